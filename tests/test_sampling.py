@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import io
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 import aol
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def aged(size: int = 12) -> aol.SampleAges:
@@ -56,8 +51,7 @@ def test_every_epoch_has_an_order_of_its_own_that_depends_on_the_seed_alone(kind
 
 @every_kind
 @pytest.mark.parametrize("even", [True, False])
-@pytest.mark.parametrize("size", [1, 2, 7, 12])
-@pytest.mark.parametrize("world", [1, 2, 3, 5])
+@pytest.mark.parametrize(("size", "world"), [(1, 1), (1, 3), (7, 2), (12, 5)])
 def test_processes_share_one_global_order(kind, even, size, world):
     whole = list(make(kind, size))
     shares = []
@@ -77,7 +71,7 @@ def test_processes_share_one_global_order(kind, even, size, world):
 
 @every_kind
 @pytest.mark.parametrize("even", [True, False])
-@pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 3), (2, 2), (3, 1), (3, 5), (5, 2)])
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (3, 5), (5, 2)])
 def test_an_epoch_left_anywhere_goes_on_there_on_any_number_of_processes(kind, even, before, after):
     size = 13
     whole = list(make(kind, size))
@@ -127,15 +121,6 @@ def test_a_pass_that_is_broken_off_starts_over(kind):
     assert sampler.epoch == 1
 
 
-@every_kind
-def test_a_state_taken_between_epochs_starts_the_next_one(kind):
-    sampler, other = make(kind), make(kind)
-    list(sampler)
-    other.load_state_dict(through_a_file(sampler.state_dict()))
-    assert other.epoch == 1
-    assert list(other) == list(sampler)
-
-
 def test_an_epoch_goes_on_with_the_weights_it_began_with():
     ages = aged()
     sampler, other = (aol.AgeSampler(ages, seed=2) for _ in range(2))
@@ -168,18 +153,8 @@ def test_weights_that_the_caller_changes_later_do_not_change_the_sampler():
     assert set(sampler) == {1, 2}
 
 
-def test_more_than_two_to_the_24_weights_are_drawn_from_in_proportion():
-    size = 2**24 + 3  # torch.multinomial refuses it
-    weights = torch.zeros(size)
-    weights[[5, size - 1]] = torch.tensor([1.0, 3.0])
-    drawn = list(aol.WeightedSampler(weights, num_samples=4000, seed=2))
-    assert set(drawn) == {5, size - 1}
-    assert drawn.count(size - 1) == pytest.approx(3000, abs=120)  # 4.4 standard deviations
-
-
 @every_kind
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("batches", [1, 2, 3, 4])
+@pytest.mark.parametrize(("workers", "batches"), [(0, 1), (0, 4), (2, 2), (2, 4)])
 def test_a_plain_loader_that_fetches_ahead_goes_on_behind_what_was_used(kind, workers, batches):
     whole = list(make(kind, 14))
     sampler = make(kind, 14)
@@ -241,45 +216,3 @@ def test_consumed_that_counts_samples_from_before_a_resume_is_refused():
         second.state_dict(consumed=1 + 4)
     second.set_epoch(3)
     assert second.state_dict(consumed=0)["position"] == 0
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "named"),
-    [
-        (lambda: aol.ShuffledSampler(0), ValueError, "num_samples"),
-        (lambda: aol.ShuffledSampler([]), ValueError, "num_samples"),
-        (lambda: aol.ShuffledSampler(2.5), TypeError, "num_samples"),
-        (lambda: aol.ShuffledSampler(5, seed=-1), ValueError, "seed"),
-        (lambda: aol.ShuffledSampler(5, seed=1.5), TypeError, "seed"),
-        (lambda: aol.ShuffledSampler(5, rank=0), ValueError, "rank"),
-        (lambda: aol.ShuffledSampler(5, world_size=2), ValueError, "world_size"),
-        (lambda: aol.ShuffledSampler(5, rank=2, world_size=2), ValueError, "rank"),
-        (lambda: aol.ShuffledSampler(5, rank=-1, world_size=2), ValueError, "rank"),
-        (lambda: aol.ShuffledSampler(5, rank=0.5, world_size=2), TypeError, "rank"),
-        (lambda: aol.ShuffledSampler(5, rank=0, world_size="2"), TypeError, "world_size"),
-        (lambda: aol.ShuffledSampler(5).set_epoch(-1), ValueError, "epoch"),
-        (lambda: aol.ShuffledSampler(5).set_epoch("1"), TypeError, "epoch"),
-        (lambda: aol.WeightedSampler([]), ValueError, "weights"),
-        (lambda: aol.WeightedSampler([0.0, 0.0]), ValueError, "weights"),
-        (lambda: aol.WeightedSampler([1.0, -1.0]), ValueError, "weights"),
-        (lambda: aol.WeightedSampler([1.0, float("nan")]), ValueError, "weights"),
-        (lambda: aol.WeightedSampler(["a"]), TypeError, "weights"),
-        (lambda: aol.WeightedSampler(torch.ones(2, 2)), ValueError, "weights"),
-        (lambda: aol.WeightedSampler(lambda: torch.ones(2, 2)), ValueError, "weights"),
-        (lambda: aol.AgeSampler([1.0, 2.0]), TypeError, "ages"),
-        (lambda: aol.AgeSampler(aol.ClassAges(3)), TypeError, "ages"),
-        (lambda: aol.AgeSampler(aol.SampleAges([0, 1], rho=[0.1, 0.2])), ValueError, "ages"),
-        (lambda: aol.AgeSampler(lambda: "abc"), TypeError, "ages"),
-        (lambda: aol.AgeSampler(lambda: torch.ones(2, 2)), ValueError, "ages"),
-        (lambda: aol.AgeSampler(aged(), num_samples=0), ValueError, "num_samples"),
-        (lambda: aol.AgeSampler(aged(), num_samples=True), TypeError, "num_samples"),
-    ],
-)
-def test_bad_input_names_the_argument(call, error, named):
-    with pytest.raises(error, match=named):
-        call()
-
-
-def test_sizes_may_be_data_sets_or_numpy_numbers():
-    assert len(aol.ShuffledSampler(["a", "b", "c"])) == 3
-    assert len(aol.ShuffledSampler(np.int64(4))) == 4

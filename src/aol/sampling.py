@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sized
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,7 +15,10 @@ from torch.utils.data import Sampler
 
 from aol import _check, _distributed, _seeds
 
-_PART = 1 << 20  # indices converted at once
+if TYPE_CHECKING:
+    from aol.ages import SampleAges
+
+_AT_ONCE = 1 << 20  # indices converted to Python numbers
 
 
 def draw(weight: Tensor, num_samples: int, *, generator: torch.Generator) -> Tensor:
@@ -28,26 +31,17 @@ def draw(weight: Tensor, num_samples: int, *, generator: torch.Generator) -> Ten
     >>> draw(torch.tensor([0.0, 1.0, 0.0]), 4, generator=torch.Generator())
     tensor([1, 1, 1, 1])
     """
-    number, known = _check.whole("num_samples", num_samples, 1), _check.finite("weight", weight)
-    if known.dim() > 2:
-        raise ValueError(f"weight must be [N] or [R, N], not {list(known.shape)}.")
-    ladder = known.cumsum(-1)
+    number, weight = _check.whole("num_samples", num_samples, 1), _check.finite("weight", weight)
+    if weight.dim() > 2:
+        raise ValueError(f"weight must be [N] or [R, N], not {list(weight.shape)}.")
+    ladder = weight.cumsum(-1)
     top = ladder[..., -1:].clone()
-    if not bool((top > 0).all()) or not bool(torch.isfinite(top).all()):
+    if not bool(((top > 0) & torch.isfinite(top)).all()):
         raise ValueError("weight must have a finite sum above zero.")
-    point = torch.rand((*known.shape[:-1], number), dtype=torch.float64, device=known.device, generator=generator)
+    point = torch.rand((*weight.shape[:-1], number), dtype=torch.float64, device=weight.device, generator=generator)
     # Rounding may lift a point to the total, beyond the last sample.
     below = torch.nextafter(top, torch.zeros_like(top))
     return torch.searchsorted(ladder, torch.minimum(point.mul_(top), below, out=point), right=True)
-
-
-def shuffle(num_samples: int, *, generator: torch.Generator) -> Tensor:
-    """Return every index once in random order, `int64 [n]`, on the generator's device.
-
-    >>> shuffle(4, generator=torch.Generator().manual_seed(1))
-    tensor([1, 3, 2, 0])
-    """
-    return torch.randperm(num_samples, generator=generator, device=generator.device)
 
 
 class Pass(Iterator[int]):
@@ -94,7 +88,13 @@ class EpochSampler(Sampler[int], ABC):
     """
 
     def __init__(
-        self, num_samples: int, *, seed: int, even: bool = True, rank: int | None = None, world_size: int | None = None
+        self,
+        num_samples: int,
+        *,
+        seed: int = 0,
+        even: bool = True,
+        rank: int | None = None,
+        world_size: int | None = None,
     ) -> None:
         self.num_samples, self.seed, self.even = _check.whole("num_samples", num_samples, 1), _seeds.seed(seed), even
         if (rank is None) != (world_size is None):
@@ -103,13 +103,20 @@ class EpochSampler(Sampler[int], ABC):
         if world_size is not None:
             world = _check.whole("world_size", world_size, 1)
             self._place = _check.whole("rank", rank, 0, world - 1), world
-        self.epoch = 0
-        self._begun = 0  # start of the current pass in the global order
-        self._position = 0  # number of samples of the global order returned so far
-        self._order: Tensor | None = None  # never modified: states share it
-        self._resume = False
-        # Epoch, start and order of the last pass, once it has ended: a loader that prefetches may still work on it.
-        self._over: tuple[int, int, Tensor] | None = None
+        self._start_at(0)
+
+    def _start_at(self, epoch: int, position: int = 0, order: Tensor | None = None) -> None:
+        """Continue at a position of the global order of an epoch; without an order, draw it then."""
+        self._epoch, self._order = epoch, order  # the order is never modified: states share it
+        self._begun = self._position = position  # where the latest pass began, and how far it is
+        # A loader that prefetches may still work on a pass that has ended.
+        self._ended = False
+        self._loaded = order is not None  # the next pass continues; otherwise it starts over
+
+    @property
+    def epoch(self) -> int:
+        """The number of complete passes, or the epoch that was set."""
+        return self._epoch + self._ended
 
     @abstractmethod
     def _draw(self) -> Tensor:
@@ -124,9 +131,8 @@ class EpochSampler(Sampler[int], ABC):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass; if it equals the epoch of a loaded state, the position is kept."""
         epoch = _check.whole("epoch", epoch, 0)
-        self._over = None
-        if epoch != self.epoch:
-            self.epoch, self._position, self._begun, self._order, self._resume = epoch, 0, 0, None, False
+        if self._ended or epoch != self._epoch:
+            self._start_at(epoch)
 
     def __len__(self) -> int:
         rank, world = self._world()
@@ -136,11 +142,9 @@ class EpochSampler(Sampler[int], ABC):
         return Pass(self._pass())
 
     def _pass(self) -> Iterator[int]:
-        if not self._resume or self._order is None:
-            small = torch.int32 if self.num_samples < 2**31 else torch.int64
-            self._position, self._order = 0, self._draw().to(small)
-        self._resume, self._over = False, None
-        self._begun = self._position
+        if not self._loaded:
+            self._start_at(self.epoch, 0, self._draw().to(self._index_type()))
+        self._loaded = False
         rank, world = self._world()
         order, begun = self._order, self._begun
         left = order[begun:]
@@ -148,14 +152,12 @@ class EpochSampler(Sampler[int], ABC):
             missing = world - left.numel() % world
             left = torch.cat((left, order.repeat(-(-missing // order.numel()))[:missing]))
         handed, mine = 0, left[rank::world]
-        for start in range(0, mine.numel(), _PART):
-            for index in mine[start : start + _PART].tolist():
+        for part in mine.split(_AT_ONCE):
+            for index in part.tolist():
                 handed += 1
                 self._position = min(begun + handed * world, self.num_samples)
                 yield int(index)
-        self._over = self.epoch, begun, order
-        self.epoch += 1
-        self._position, self._begun, self._order = 0, 0, None
+        self._position, self._ended = self.num_samples, True
 
     def _settings(self) -> dict[str, object]:
         return {"kind": type(self).__name__, "num_samples": self.num_samples, "seed": self.seed}
@@ -165,21 +167,20 @@ class EpochSampler(Sampler[int], ABC):
 
         `consumed`: number of samples that this process has used of the current pass; a resumed pass counts from zero.
         """
-        epoch, position, order = self.epoch, self._position, self._order
+        position = self._position
         if consumed is not None:
             world = self._world()[1]
-            used, returned = _check.whole("consumed", consumed, 0) * world, position - self._begun
-            if self._over is None:
-                if used > returned and position < self.num_samples:  # at the end, a last batch may be smaller
-                    raise ValueError(
-                        f"consumed must be at most {returned // world}, the samples that this pass has returned, "
-                        f"not {consumed}; do not count those before a resume."
-                    )
-                position = min(self._begun + used, self.num_samples)
-            elif self._over[1] + used < self.num_samples:
-                epoch, position, order = self._over[0], self._over[1] + used, self._over[2]
+            position = min(self._begun + _check.whole("consumed", consumed, 0) * world, self.num_samples)
+            if position > self._position:
+                raise ValueError(
+                    f"consumed must be at most {(self._position - self._begun) // world}, the samples that this pass "
+                    f"has returned, not {consumed}; do not count those before a resume."
+                )
+        epoch = self._epoch
+        if self._ended and position == self.num_samples:
+            epoch, position = self.epoch, 0
         # By reference: a loader that saves its state every step must not copy the order every step.
-        return {**self._settings(), "epoch": epoch, "position": position, "order": order if position else None}
+        return {**self._settings(), "epoch": epoch, "position": position, "order": self._order if position else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the state of another sampler with the same settings."""
@@ -187,20 +188,12 @@ class EpochSampler(Sampler[int], ABC):
         _check.same_settings(what, self._settings(), state)
         epoch, position = (_check.state_value(what, state, name, 0) for name in ("epoch", "position"))
         if position:
-            small = torch.int32 if self.num_samples < 2**31 else torch.int64
-            order = _check.state_value(what, state, "order", torch.empty(self.num_samples, dtype=small, device="meta"))
-            order = order.to("cpu", copy=True)
-        self.epoch, self._position, self._begun, self._order = epoch, position, position, order
-        self._resume, self._over = position > 0, None
+            like = torch.empty(self.num_samples, dtype=self._index_type(), device="meta")
+            order = _check.state_value(what, state, "order", like).to("cpu", copy=True)
+        self._start_at(epoch, position, order)
 
-
-@runtime_checkable
-class Weighted(Protocol):
-    """What a sampler needs of ages: the weights of their samples."""
-
-    @property
-    def weights(self) -> Tensor:
-        """The weights, `float [N]`."""
+    def _index_type(self) -> torch.dtype:
+        return torch.int32 if self.num_samples < 2**31 else torch.int64
 
 
 class WeightedSampler(EpochSampler):
@@ -223,26 +216,19 @@ class WeightedSampler(EpochSampler):
     _named = "weights"  # the argument, in messages
 
     def __init__(
-        self,
-        weights: _check.Numbers | Callable[[], Tensor],
-        *,
-        num_samples: int | None = None,
-        seed: int = 0,
-        even: bool = True,
-        rank: int | None = None,
-        world_size: int | None = None,
+        self, weights: _check.Numbers | Callable[[], Tensor], *, num_samples: int | None = None, **options: Any
     ) -> None:
         self._given = weights if callable(weights) else _check.finite(self._named, weights).clone()
-        if not callable(weights) and not bool(self._weights().any()):
+        known = self._weights()
+        if not callable(weights) and not bool(known.any()):
             raise ValueError("weights must have a sum above zero.")
-        number = self._weights().numel() if num_samples is None else num_samples
-        super().__init__(number, seed=seed, even=even, rank=rank, world_size=world_size)
+        super().__init__(known.numel() if num_samples is None else num_samples, **options)
 
     def _weights(self) -> Tensor:
         weights = _check.real(self._named, self._given() if callable(self._given) else self._given).cpu()
         if weights.dim() != 1:
-            wanted = "one weight per sample"
-            raise ValueError(f"{self._named} must give {wanted}, not {list(weights.shape)}; for runs use aol.draw.")
+            shape = list(weights.shape)
+            raise ValueError(f"{self._named} must give one weight per sample, not {shape}; for runs use aol.draw.")
         return weights
 
     def _draw(self) -> Tensor:
@@ -267,25 +253,14 @@ class AgeSampler(WeightedSampler):
 
     _named = "ages"
 
-    def __init__(
-        self,
-        ages: Weighted | Callable[[], Tensor],
-        *,
-        num_samples: int | None = None,
-        seed: int = 0,
-        even: bool = True,
-        rank: int | None = None,
-        world_size: int | None = None,
-    ) -> None:
+    def __init__(self, ages: SampleAges | Callable[[], Tensor], **options: Any) -> None:
         self._ages = ages
-        if not isinstance(ages, Weighted) and (not callable(ages) or isinstance(ages, torch.nn.Module)):
+        if not hasattr(ages, "weights") and (not callable(ages) or isinstance(ages, torch.nn.Module)):
             raise TypeError(f"ages must be SampleAges or a function that returns weights, not {_check.shown(ages)}.")
-        super().__init__(self._of_ages, num_samples=num_samples, seed=seed, even=even, rank=rank, world_size=world_size)
-        if isinstance(ages, Weighted):
-            self._weights()  # so that wrong ages are refused at once
+        super().__init__(self._of_ages, **options)
 
     def _of_ages(self) -> Tensor:
-        return self._ages.weights if isinstance(self._ages, Weighted) else self._ages()
+        return self._ages() if callable(self._ages) and not hasattr(self._ages, "weights") else self._ages.weights
 
 
 class ShuffledSampler(EpochSampler):
@@ -301,17 +276,8 @@ class ShuffledSampler(EpochSampler):
     (True, False)
     """
 
-    def __init__(
-        self,
-        data: Sized | int,
-        *,
-        seed: int = 0,
-        even: bool = True,
-        rank: int | None = None,
-        world_size: int | None = None,
-    ) -> None:
-        size = len(data) if isinstance(data, Sized) else data
-        super().__init__(size, seed=seed, even=even, rank=rank, world_size=world_size)
+    def __init__(self, data: Sized | int, **options: Any) -> None:
+        super().__init__(len(data) if isinstance(data, Sized) else data, **options)
 
     def _draw(self) -> Tensor:
-        return shuffle(self.num_samples, generator=self._generator())
+        return torch.randperm(self.num_samples, generator=self._generator(), device="cpu")

@@ -12,7 +12,7 @@ from aol.lab.data.images import Shortcut, split_per_class
 from aol.lab.data.nuisance import stratified
 from aol.lab.settings import Settings, WrongSettingsError
 from aol.longtail import long_tail
-from aol.sampling import draw, shuffle
+from aol.sampling import draw
 
 _ORDER = 1_000_001  # this use's place in the path of a seed; above every step of a stream
 
@@ -58,6 +58,6 @@ def orders(runs: Sequence[Settings], weight: Tensor, epoch: int) -> Tensor:
             rows.append(draw(own, size, generator=generator(run)))
         else:
             if run.seed not in shuffled:
-                shuffled[run.seed] = shuffle(size, generator=generator(run))
+                shuffled[run.seed] = torch.randperm(size, generator=generator(run), device=weight.device)
             rows.append(shuffled[run.seed])
     return torch.stack(rows)
