@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from aol import _check, _seeds
@@ -15,19 +16,18 @@ from aol import _check, _seeds
 class Memory(ABC):
     """Base class of memories."""
 
-    _items: Tensor  # with spare capacity
-    _size = 0
+    _stores = "indices"  # what `_items` holds, int64
 
     def __init__(self) -> None:
         self._items = torch.empty(0, dtype=torch.int64, device="cpu")
 
     def __len__(self) -> int:
-        return self._size
+        return self._items.numel()
 
     @property
     def indices(self) -> Tensor:
         """The stored indices, `int64 [len]`."""
-        return self._items[: self._size].clone()
+        return self._items.clone()
 
     @abstractmethod
     def add(self, indices: _check.Integers) -> None:
@@ -36,96 +36,54 @@ class Memory(ABC):
     def counts(self, num_samples: int) -> Tensor:
         """Return how often each of N samples is stored, `int64 [N]`."""
         size = _check.whole("num_samples", num_samples, 1)
-        _check.within("indices", self._items[: self._size], size, f"num_samples={size}")
-        return torch.bincount(self._items[: self._size], minlength=size)
-
-    def _append(self, new: Tensor, most: int = 2**62) -> None:
-        """Append indices; room doubles, so that n calls copy O(n) indices and not O(n²)."""
-        size = self._size + new.numel()
-        if size > self._items.numel():
-            grown = self._items.new_empty(min(most, max(size, 2 * self._items.numel())))
-            grown[: self._size] = self._items[: self._size]
-            self._items = grown
-        self._items[self._size : size] = new
-        self._size = size
+        _check.within("indices", self._items, size, f"num_samples={size}")
+        return torch.bincount(self._items, minlength=size)
 
     def _settings(self) -> dict[str, object]:
         return {"kind": type(self).__name__}
 
     def state_dict(self) -> dict[str, object]:
         """Return the state as tensors and primitives."""
-        return {**self._settings(), "indices": self.indices}
+        return {**self._settings(), self._stores: self._items.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state of another memory with the same settings."""
-        _check.same_settings(type(self).__name__, self._settings(), state)
-        items = _check.state_value(type(self).__name__, state, "indices", self._items, any_size=True)
-        self._items, self._size = items.clone(), items.numel()
+        what = type(self).__name__
+        _check.same_settings(what, self._settings(), state)
+        self._items = _check.state_value(what, state, self._stores, self._items, any_size=True).clone()
 
 
 class KeepAll(Memory):
-    """Stores every index, repeats included.
+    """Counts every index, repeats included: 8 bytes for each number up to the largest, for a stream of any length.
 
-    Args:
-        num_samples: None stores the indices in order, 8 bytes each. A number N, above every index, stores a count per
-            sample instead: 8 N bytes for a stream of any length, and `indices` are in ascending order.
-
-    >>> memory, counted = KeepAll(), KeepAll(num_samples=4)
+    >>> memory = KeepAll()
     >>> for indices in ([3, 1], [3]):
     ...     memory.add(indices)
-    ...     counted.add(indices)
-    >>> memory.indices, counted.indices
-    (tensor([3, 1, 3]), tensor([1, 3, 3]))
-    >>> memory.counts(4)
-    tensor([0, 1, 0, 2])
+    >>> memory.indices, memory.counts(4)
+    (tensor([1, 3, 3]), tensor([0, 1, 0, 2]))
     """
 
-    def __init__(self, num_samples: int | None = None) -> None:
-        super().__init__()
-        self.num_samples = None if num_samples is None else _check.whole("num_samples", num_samples, 1)
-        if self.num_samples is not None:
-            self._items = torch.zeros(self.num_samples, dtype=torch.int64, device="cpu")  # the counts
+    _stores = "counts"
+
+    def __len__(self) -> int:
+        return int(self._items.sum())
 
     @property
     def indices(self) -> Tensor:
-        """The stored indices, `int64 [len]`."""
-        if self.num_samples is None:
-            return super().indices
-        return torch.arange(self.num_samples, device="cpu").repeat_interleave(self._items)
+        """The stored indices in ascending order, `int64 [len]`."""
+        return torch.arange(self._items.numel(), device="cpu").repeat_interleave(self._items)
 
     def counts(self, num_samples: int) -> Tensor:
         """Return how often each of N samples is stored, `int64 [N]`."""
-        if self.num_samples is None:
-            return super().counts(num_samples)
-        if num_samples != self.num_samples:
-            raise ValueError(f"num_samples must be {self.num_samples}, as given to this memory, not {num_samples}.")
-        return self._items.clone()
+        missing = _check.whole("num_samples", num_samples, 1) - self._items.numel()
+        if missing < 0:
+            raise IndexError(f"num_samples must be above every index, {self._items.numel() - 1}, not {num_samples}.")
+        return F.pad(self._items, (0, missing))
 
     def add(self, indices: _check.Integers) -> None:
         """Add these indices."""
-        new = _vector(indices)
-        if self.num_samples is None:
-            self._append(new)
-            return
-        _check.within("indices", new, self.num_samples, f"num_samples={self.num_samples}")
-        self._items += torch.bincount(new, minlength=self.num_samples)
-        self._size += new.numel()
-
-    def _settings(self) -> dict[str, object]:
-        return {**super()._settings(), "num_samples": self.num_samples}
-
-    def state_dict(self) -> dict[str, object]:
-        """Return the state as tensors and primitives; with `num_samples`, the counts."""
-        return super().state_dict() if self.num_samples is None else {**self._settings(), "counts": self._items.clone()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the state of another memory with the same settings."""
-        if self.num_samples is None:
-            super().load_state_dict(state)
-            return
-        _check.same_settings("KeepAll", self._settings(), state)
-        self._items = _check.state_value("KeepAll", state, "counts", self._items).clone()
-        self._size = int(self._items.sum())
+        new = torch.bincount(_vector(indices), minlength=self._items.numel())
+        self._items = F.pad(self._items, (0, new.numel() - self._items.numel())) + new
 
 
 class KeepLast(Memory):
@@ -141,7 +99,6 @@ class KeepLast(Memory):
     def add(self, indices: _check.Integers) -> None:
         """Replace the stored indices by these."""
         self._items = _vector(indices).clone()
-        self._size = self._items.numel()
 
 
 class Reservoir(Memory):
@@ -164,17 +121,15 @@ class Reservoir(Memory):
     def add(self, indices: _check.Integers) -> None:
         """Add these indices, in this order."""
         new = _vector(indices)
-        room = min(self.capacity - self._size, new.numel())
-        self._append(new[:room], self.capacity)
-        late = new[room:]
-        if late.numel():
-            # The n-th item draws one of n slots; it enters if the slot is below the capacity. Later items overwrite.
-            nth = torch.arange(self.seen + room + 1, self.seen + new.numel() + 1, dtype=torch.float64, device="cpu")
-            drawn = torch.rand(late.numel(), dtype=torch.float64, device="cpu", generator=self._generator)
-            place = (drawn * nth).to(torch.int64)
-            enters = place < self.capacity
-            # NumPy guarantees that the last assignment to a repeated slot stays.
-            self._items.numpy()[place[enters].numpy()] = late[enters].numpy()
+        room = min(self.capacity - len(self), new.numel())
+        self._items, late = torch.cat((self._items, new[:room])), new[room:]
+        # The n-th item draws one of n slots; it enters if the slot is below the capacity. Later items overwrite.
+        nth = torch.arange(self.seen + room + 1, self.seen + new.numel() + 1, dtype=torch.float64, device="cpu")
+        drawn = torch.rand(late.numel(), dtype=torch.float64, device="cpu", generator=self._generator)
+        place = (drawn * nth).to(torch.int64)
+        enters = place < self.capacity
+        # NumPy guarantees that the last assignment to a repeated slot stays.
+        self._items.numpy()[place[enters].numpy()] = late[enters].numpy()
         self.seen += new.numel()
 
     def _settings(self) -> dict[str, object]:
@@ -189,17 +144,10 @@ class Reservoir(Memory):
         _check.same_settings("Reservoir", self._settings(), state)
         seen = _check.state_value("Reservoir", state, "seen", 0)
         _check.state_value("Reservoir", state, "indices", self._items.new_empty(min(seen, self.capacity)))
-        drawn = _check.state_value("Reservoir", state, "generator", self._generator.get_state())
+        generator = _check.state_value("Reservoir", state, "generator", self._generator.get_state())
         super().load_state_dict(state)
-        self._generator.set_state(drawn)
+        self._generator.set_state(generator)
         self.seen = seen
-
-    def __getstate__(self) -> dict[str, object]:
-        return self.state_dict()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["capacity"], state["seed"])  # type: ignore[misc] # a torch.Generator cannot be pickled
-        self.load_state_dict(state)
 
 
 def _vector(indices: object) -> Tensor:

@@ -312,13 +312,6 @@ SUBJECTS: dict[str, Subject] = {
         grows=True,
         bad_calls=BAD_MEMORY_CALLS,
     ),
-    "KeepAll-counts": Subject(
-        make=lambda seed: aol.KeepAll(5000),
-        work=remember,
-        look=lambda m: [m.indices, len(m)],
-        others=(lambda: aol.Reservoir(8), lambda: aol.KeepAll(5001)),
-        bad_calls=BAD_MEMORY_CALLS,
-    ),
     "Reservoir": Subject(
         make=lambda seed: aol.Reservoir(8, seed=seed),
         work=remember,

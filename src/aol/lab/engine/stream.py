@@ -26,7 +26,7 @@ class StreamLoop(Loop):
 
     def _make_ages(self, rho: Tensor) -> ClassAges:
         self._streams = [_stream(run, self.labels) for run in self.runs]
-        self._memories = [_memory(run, self.labels.numel()) for run in self.runs]
+        self._memories = [_memory(run) for run in self.runs]
         threshold: list[Threshold] = ["median" if run.threshold is None else run.threshold for run in self.runs]
         return ClassAges(self.num_classes, rho=rho, threshold=threshold, device=self.device)
 
@@ -96,7 +96,7 @@ def _stream(run: Settings, labels: Tensor) -> LimitedAccess | ShiftingTail:
     return ShiftingTail(labels, run.imbalance, period=run.period, steps=run.epochs, seed=run.seed)
 
 
-def _memory(run: Settings, num_samples: int) -> Memory:
+def _memory(run: Settings) -> Memory:
     if capacity := memory_capacity(run.memory):
         return Reservoir(capacity, seed=run.seed)
-    return KeepAll(num_samples) if run.memory == "all" else KeepLast()
+    return KeepAll() if run.memory == "all" else KeepLast()
