@@ -95,4 +95,6 @@ def readers_own() -> dict[str, object]:
     dataset = TensorDataset(torch.randn(400, 64, generator=generator), labels)
     model = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return {"dataset": dataset, "labels": labels, "model": model, "optimizer": optimizer}
+    x, y = dataset[:64]
+    names = {"dataset": dataset, "labels": labels, "model": model, "optimizer": optimizer, "x": x, "y": y}
+    return {**names, "train_set": dataset, "test_set": dataset, "epochs": 2, "train_one_epoch": lambda: None}
