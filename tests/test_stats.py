@@ -11,7 +11,7 @@ from scipy import stats
 from aol.lab.study.stats import choose_leaving_one_out
 from aol.stats import Gain, holm, inflation, paired_gain
 
-TIMES = 4000
+TIMES = 2500
 
 
 def test_the_interval_and_p_value_are_those_of_students_t() -> None:
@@ -44,17 +44,7 @@ def test_the_paired_interval_covers_at_its_nominal_rate(seeds: int) -> None:
         gain = Gain(float(values.mean()), seeds, None, float(values.std(ddof=1)) / math.sqrt(seeds))
         assert gain.interval is not None
         hits += gain.interval[0] <= 0.01 <= gain.interval[1]
-    assert hits / TIMES == pytest.approx(0.95, abs=0.012)  # 3.5 standard errors
-
-
-def test_the_bootstrap_of_three_seeds_is_far_too_narrow() -> None:
-    rng = np.random.default_rng(1)
-    hits = 0
-    for values in rng.standard_normal((300, 3)):
-        gain = paired_gain(values.tolist())
-        assert gain.bootstrap is not None
-        hits += gain.bootstrap[0] <= 0.0 <= gain.bootstrap[1]
-    assert hits / 300 < 0.85
+    assert hits / TIMES == pytest.approx(0.95, abs=0.0153)  # 3.5 standard errors
 
 
 def _chosen(seeds: int, settings: int, shared: float) -> list[Gain]:
@@ -72,8 +62,8 @@ def _chosen(seeds: int, settings: int, shared: float) -> list[Gain]:
     return found
 
 
-@pytest.mark.parametrize(("seeds", "settings"), [(3, 2), (3, 10), (3, 22), (5, 10), (5, 22), (10, 10), (10, 22)])
-@pytest.mark.parametrize("shared", [0.0, 0.9, 1.0])
+@pytest.mark.parametrize(("seeds", "settings"), [(3, 2), (3, 22), (5, 10), (10, 22)])
+@pytest.mark.parametrize("shared", [0.0, 1.0])
 def test_the_interval_after_a_choice_covers_at_least_at_its_nominal_rate(
     seeds: int, settings: int, shared: float
 ) -> None:
@@ -157,7 +147,7 @@ def test_a_gain_that_no_number_of_seeds_could_show_has_no_such_number() -> None:
 
 def test_one_seed_has_no_interval_and_no_evidence() -> None:
     gain = paired_gain([0.5])
-    assert (gain.interval, gain.p, gain.bootstrap, gain.spread) == (None, 1.0, None, None)
+    assert (gain.interval, gain.p, gain.spread) == (None, 1.0, None)
 
 
 def test_equal_differences_leave_only_their_sign() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from aol import _check, _seeds, _values
-
-PROFILES = _values.PROFILES
+from aol import _check, _seeds
+from aol._values import PROFILES
 
 
 def long_tail_counts(largest: int, num_classes: int, imbalance: float, profile: str = "exp") -> Tensor:
@@ -27,7 +26,15 @@ def long_tail_counts(largest: int, num_classes: int, imbalance: float, profile: 
     >>> long_tail_counts(100, 5, 10, "step").tolist()
     [100, 100, 10, 10, 10]
     """
-    return _shares(_check.whole("largest", largest, 1, 2**53), num_classes, imbalance, profile)
+    most, classes = _check.whole("largest", largest, 1, 2**53), _check.whole("num_classes", num_classes, 1, 1 << 24)
+    factor = _check.number("imbalance", imbalance, 1.0, float("inf"))
+    if _check.choice("profile", profile, PROFILES) == "step":
+        head = max(1, classes // 2)
+        counts = [most] * head + [int(most / factor)] * (classes - head)
+    else:
+        # Python's own power: a vectorised one may differ in the last bit, which changes the floor by one sample.
+        counts = [int(most * factor ** (-rank / max(1, classes - 1))) for rank in range(classes)]
+    return torch.tensor(counts, dtype=torch.int64, device="cpu").clamp_min(1)
 
 
 def long_tail(labels: _check.Integers, imbalance: float, *, profile: str = "exp", seed: int = 0) -> Tensor:
@@ -46,7 +53,12 @@ def long_tail(labels: _check.Integers, imbalance: float, *, profile: str = "exp"
     if not bool(available.all()):
         missing = int((available == 0).nonzero()[0])
         raise ValueError(f"labels must hold every class from 0 to {classes - 1}, but {missing} has no sample.")
-    counts = _shares(_largest_head(available, imbalance, profile), classes, imbalance, profile)
+    low, high = 1, int(available[0])  # bisection for the largest head with which every class has enough samples
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = bool((long_tail_counts(middle, classes, imbalance, profile) <= available).all())
+        low, high = (middle, high) if fits else (low, middle - 1)
+    counts = long_tail_counts(low, classes, imbalance, profile)
     return keep_per_class(pool, counts, _seeds.generator(_seeds.seed(seed)))
 
 
@@ -62,25 +74,3 @@ def keep_per_class(labels: Tensor, counts: Tensor, generator: torch.Generator) -
     size = torch.bincount(labels, minlength=counts.numel())
     rank = torch.arange(labels.numel(), device=labels.device) - (size.cumsum(0) - size)[label]
     return by_class[rank < counts[label]].sort().values
-
-
-def _shares(largest: int, num_classes: int, imbalance: float, profile: str) -> Tensor:
-    classes = _check.whole("num_classes", num_classes, 1, _check.MOST_CLASSES)
-    factor = _check.number("imbalance", imbalance, 1.0, float("inf"))
-    if _check.choice("profile", profile, PROFILES) == "step":
-        head = max(1, classes // 2)
-        shares = [largest] * head + [int(largest / factor)] * (classes - head)
-    else:
-        # Python's own power: a vectorised one may differ in the last bit, which changes the floor by one sample.
-        shares = [int(largest * factor ** (-rank / max(1, classes - 1))) for rank in range(classes)]
-    return torch.tensor(shares, dtype=torch.int64, device="cpu").clamp_min(1)
-
-
-def _largest_head(available: Tensor, imbalance: float, profile: str) -> int:
-    """Return the largest n_max for which every class has enough samples, by bisection."""
-    low, high = 1, int(available[0])
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = bool((_shares(middle, available.numel(), imbalance, profile) <= available).all())
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return low

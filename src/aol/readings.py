@@ -50,11 +50,11 @@ def add_readings(sums: Tensor, logits: Tensor, label: Tensor, times: Tensor | No
     answer, answered = answers(logits)
     right = (answer == label) & answered
     one = torch.ones_like(right, dtype=sums.dtype)
-    found = torch.stack((one, right, softmax_loss(logits, label), margin(logits, label), answered)).to(sums.device)
+    values = torch.stack((one, right, softmax_loss(logits, label), margin(logits, label), answered)).to(sums.device)
     if times is not None:
-        found = (found * times).masked_fill(times == 0, 0.0)
+        values = (values * times).masked_fill(times == 0, 0.0)
     place = torch.stack((*[label] * (SUMS - 1), answer)).to(sums.device)
-    sums.scatter_add_(2, place, found)
+    sums.scatter_add_(2, place, values)
     return right, answer
 
 
@@ -71,9 +71,9 @@ def precision(sums: Tensor) -> Tensor:
 class ClassReadings:
     """Sums by class since the last `take`.
 
-    >>> found = ClassReadings(1, 2, torch.device("cpu"))
-    >>> found.add(torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]), torch.tensor([[0, 1]]))
-    >>> means(found.take())["accuracy"]
+    >>> readings = ClassReadings(1, 2, torch.device("cpu"))
+    >>> readings.add(torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]), torch.tensor([[0, 1]]))
+    >>> means(readings.take())["accuracy"]
     tensor([[1., 0.]], dtype=torch.float64)
     """
 
@@ -90,6 +90,5 @@ class ClassReadings:
 
     def take(self, group: _distributed.Group = None) -> Tensor:
         """Return the sums over all processes, `[5, R, C]`, and reset them."""
-        found = _distributed.total(self._sums, group)
-        self._sums = torch.zeros_like(self._sums)
-        return found
+        sums, self._sums = self._sums, torch.zeros_like(self._sums)
+        return _distributed.total(sums, group)

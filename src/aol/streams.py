@@ -43,19 +43,16 @@ class Stream(ABC):
         return self._indices(self._step(step))
 
     def _step(self, step: object) -> int:
-        """Return a step as a non-negative number."""
+        """Return a step as a non-negative number; negative ones count from the end."""
         if isinstance(step, bool) or not isinstance(step, numbers.Integral):
             raise TypeError(f"step must be a whole number, not {_check.shown(step)}.")
-        found = int(step)
-        if not -self.steps <= found < self.steps:
-            raise IndexError(f"step must lie in 0 to {self.steps - 1}, not {found}.")
-        return found % self.steps
+        if not -self.steps <= step < self.steps:
+            raise IndexError(f"step must lie in 0 to {self.steps - 1}, not {step}.")
+        return int(step) % self.steps
 
     def __iter__(self) -> Iterator[Tensor]:
-        start = self.step if self._resume else 0
-        self._resume = False
-        self.step = start
-        for step in range(start, self.steps):
+        self.step, self._resume = self.step if self._resume else 0, False
+        for step in range(self.step, self.steps):
             self.step = step + 1
             yield self._indices(step)
 
@@ -64,8 +61,8 @@ class Stream(ABC):
         return torch.bincount(self._labels[self[step]], minlength=self.num_classes)
 
     def _settings(self) -> dict[str, object]:
-        settings = {"kind": type(self).__name__, "num_samples": self.num_samples, "num_classes": self.num_classes}
-        return {**settings, "steps": self.steps, "seed": self.seed}
+        names = ("num_samples", "num_classes", "steps", "seed")
+        return {"kind": type(self).__name__, **{name: getattr(self, name) for name in names}}
 
     def state_dict(self) -> dict[str, object]:
         """Return the number of steps so far, and the settings."""
@@ -138,7 +135,7 @@ class ShiftingTail(Stream):
         smallest = int(torch.bincount(self._labels, minlength=self.num_classes).min())
         if smallest == 0:
             raise ValueError(f"labels must hold every class from 0 to {self.num_classes - 1}.")
-        self._labels_digest = _check.fingerprint(self._labels)
+        self._digest = _check.fingerprint(self._labels)
         self._by_rank = long_tail_counts(smallest, self.num_classes, imbalance, profile)
         self.imbalance, self.profile = float(imbalance), profile
 
@@ -152,10 +149,5 @@ class ShiftingTail(Stream):
         return keep_per_class(self._labels, counts, _seeds.generator(self.seed, 1, step))
 
     def _settings(self) -> dict[str, object]:
-        shape = {
-            "labels": self._labels_digest,
-            "imbalance": self.imbalance,
-            "period": self.period,
-            "profile": self.profile,
-        }
-        return {**super()._settings(), **shape}
+        tail = {"imbalance": self.imbalance, "period": self.period, "profile": self.profile}
+        return {**super()._settings(), "labels": self._digest, **tail}

@@ -9,44 +9,18 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 
 from aol.records.record import Floats, Matrix, Run
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 TAIL = 0.05  # of the epochs
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One number of a curve: which part it is, and how it follows from values `float64 [E]`, NaN where not measured.
-
-    Computed by torch: these sums have always been its own, and another order of adding changes their last digit.
-    """
-
-    help: str
-    value: Callable[[Tensor], Tensor]
-    streams_only: bool = False
-
-
-METRICS = {
-    "last": Metric("last epoch", lambda values: values[-1]),
-    "tail_mean": Metric("mean over the last 5 % of epochs", lambda values: values[-_tail(len(values)) :].nanmean()),
-    "second_half_mean": Metric(
-        "mean over the second half of the stream",
-        lambda values: values[len(values) // 2 :].nanmean(),
-        streams_only=True,
-    ),
-    "best": Metric(
-        "best epoch, chosen on test: optimistic",
-        lambda values: values.nan_to_num(-math.inf).max() if not values.isnan().all() else values[-1],
-    ),
+METRICS = {  # parts of a curve
+    "last": "last epoch",
+    "tail_mean": "mean over the last 5 % of epochs",
+    "second_half_mean": "mean over the second half of the stream",
+    "best": "best epoch, chosen on test: optimistic",
 }
 # By the name of a split: the curve its metrics are computed from.
 CURVES = {"test": "test_accuracy", "validation": "validation_accuracy"}
@@ -60,20 +34,10 @@ MEASURES = {
     "middle_accuracy": "mean test accuracy of the middle third of the classes by training samples",
     "tail_accuracy": "mean test accuracy of the third of the classes with the fewest training samples",
 }
-_PARTS = ("head_accuracy", "middle_accuracy", "tail_accuracy")
 # Figures of a study, columns of the frame as `test_NAME`: a measure (None: accuracy), and a part of its curve.
 FIGURES: dict[str, tuple[str | None, str]] = {name: (None, name) for name in METRICS} | {
     f"{measure}_{name}": (measure, name) for measure in MEASURES for name in METRICS
 }
-
-
-def measure_of(figure: str) -> str | None:
-    """Return the measure that a figure is of; None for accuracy.
-
-    >>> measure_of("worst_class_tail_mean"), measure_of("tail_mean")
-    ('worst_class', None)
-    """
-    return FIGURES[figure][0]
 
 
 def measure_text(figure: str) -> str:
@@ -82,7 +46,7 @@ def measure_text(figure: str) -> str:
     >>> measure_text("tail_mean"), measure_text("macro_f1_last")
     ('accuracy', 'macro-F1')
     """
-    return (measure_of(figure) or "accuracy").replace("macro_f1", "macro-F1").replace("_", " ")
+    return (FIGURES[figure][0] or "accuracy").replace("macro_f1", "macro-F1").replace("_", " ")
 
 
 def figure_text(figure: str) -> str:
@@ -92,7 +56,7 @@ def figure_text(figure: str) -> str:
     'test accuracy of the worst class, mean over the last 5 % of epochs'
     """
     measure, part = FIGURES[figure]
-    return f"{MEASURES[measure] if measure else 'test accuracy'}, {METRICS[part].help}"
+    return f"{MEASURES[measure] if measure else 'test accuracy'}, {METRICS[part]}"
 
 
 def is_stream(run: Run) -> bool:
@@ -103,14 +67,22 @@ def is_stream(run: Run) -> bool:
 def accuracy_metrics(values: Floats, *, stream: bool) -> dict[str, float]:
     """Return the metrics of one run from its accuracies by epoch `[E]`, NaN where not measured.
 
+    Computed by torch: these sums have always been its own, and another order of adding changes their last digit.
+
     >>> accuracy_metrics(np.array([0.5, 0.75, 0.25, 0.5]), stream=True)
     {'last': 0.5, 'tail_mean': 0.5, 'second_half_mean': 0.375, 'best': 0.75}
     """
     import torch
 
     read = torch.from_numpy(np.asarray(values, dtype=np.float64))
-    wanted = {name: metric for name, metric in METRICS.items() if stream or not metric.streams_only}
-    return {name: float(metric.value(read)) for name, metric in wanted.items()} if len(values) else {}
+    if not len(read):
+        return {}
+    known = read[~read.isnan()]
+    metrics = {"last": read[-1], "tail_mean": read[-_tail(len(read)) :].nanmean()}
+    if stream:
+        metrics["second_half_mean"] = read[len(read) // 2 :].nanmean()
+    metrics["best"] = known.max() if len(known) else read[-1]
+    return {name: float(value) for name, value in metrics.items()}
 
 
 def at_the_end(values: Floats, *, stream: bool) -> Floats:
@@ -148,55 +120,37 @@ def zero_threshold_share(run: Run) -> float:
 
 def class_measures(run: Run) -> dict[str, dict[str, float]]:
     """Return the metrics of those `MEASURES` that are on record, by name; `last` alone where only that epoch is."""
-    curves = _class_curves(run) if run.failed_at_epoch is None else _chances(run)
+    from aol.metrics import has_tail
+
+    counts = run.counts if run.counts is not None and has_tail(run.counts) else None
+    if run.failed_at_epoch is not None:
+        curves = _measures_of_chance(run, counts is not None)
+    else:
+        curves = {name: run.curves[f"test_{name}"] for name in MEASURES if f"test_{name}" in run.curves}
+        if "test_accuracy" in run.over_time and "balanced_accuracy" not in curves:
+            curves = _computed(run.over_time, counts) | curves
     if not curves and "test_accuracy" in run.by_class:
-        last = _computed(run, {name: values[None] for name, values in run.by_class.items()})
+        last = _computed({name: values[None] for name, values in run.by_class.items()}, counts)
         return {name: {"last": float(values[-1])} for name, values in last.items()}
     return {name: accuracy_metrics(values, stream=is_stream(run)) for name, values in curves.items()}
 
 
-def _class_curves(run: Run) -> dict[str, Floats]:
-    """Return the curves of measures: those on record, the others from the accuracies of the classes where these are."""
-    stored = {name: run.curves[f"test_{name}"] for name in MEASURES if f"test_{name}" in run.curves}
-    known = {"macro_f1"} if "test_precision" not in run.over_time else set()
-    known |= set() if _has_parts(run) else set(_PARTS)
-    if "test_accuracy" not in run.over_time or stored.keys() | known >= MEASURES.keys():
-        return stored
-    return _computed(run, run.over_time) | stored
-
-
-def _computed(run: Run, by_class: Mapping[str, Floats | Matrix]) -> dict[str, Floats]:
+def _computed(by_class: Mapping[str, Floats | Matrix], counts: list[int] | None) -> dict[str, Floats]:
     """Return the measures from readings by epoch and class `[E, C]`."""
     from aol.metrics import class_metrics
 
-    counts = run.counts if _has_parts(run) else None
     measures = class_metrics(by_class["test_accuracy"], precision=by_class.get("test_precision"), counts=counts)
     return {name: values.numpy() for name, values in measures.items()}
 
 
-def _has_parts(run: Run) -> bool:
-    from aol.metrics import has_tail
-
-    return run.counts is not None and has_tail(run.counts)
-
-
-def _chances(run: Run) -> dict[str, Floats]:
+def _measures_of_chance(run: Run, has_parts: bool) -> dict[str, Floats]:
     """Return the measures of a network that always gives the same answer, mean over which it is, `[1]` each."""
     size, level = len(run.classes), chance(run)
     measures = {"balanced_accuracy": level, "macro_f1": 2 * level / (size + 1)}
     measures |= dict.fromkeys(("worst_class", "worst_tenth"), 1.0 if size == 1 else 0.0)
-    measures |= dict.fromkeys(_PARTS, level) if _has_parts(run) else {}
+    if has_parts:
+        measures |= dict.fromkeys(("head_accuracy", "middle_accuracy", "tail_accuracy"), level)
     return {name: np.full(1, value) for name, value in measures.items()}
-
-
-def accuracy_by_epoch(run: Run) -> dict[int, float]:
-    """Return a run's test accuracy by epoch; from the epoch in which it diverged on it is that of chance."""
-    values = run.curves.get("test_accuracy", np.full(len(run.epochs), math.nan))
-    accuracy = {int(epoch): float(value) for epoch, value in zip(run.epochs, values, strict=True) if value == value}
-    if run.failed_at_epoch is not None:
-        last = run.planned or int(run.epochs[-1])
-        accuracy |= dict.fromkeys(range(run.failed_at_epoch, last + 1), chance(run))
-    return accuracy
 
 
 def chance(run: Run) -> float:

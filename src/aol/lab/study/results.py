@@ -24,7 +24,7 @@ from aol.lab.study.spec import Cell, Method, Study, settings_from
 from aol.lab.study.stats import Figures, best_of_k, choose, choose_leaving_one_out, pooled_gains
 from aol.lab.study.verdict import LEAST_SEEDS, Claim, claim, judge
 from aol.lab.train.validate import problem, read_valid, settings_of
-from aol.records.metrics import FIGURES, MEASURES, METRICS, measure_of
+from aol.records.metrics import FIGURES, MEASURES, METRICS
 from aol.records.record import DamagedRunError, Run
 from aol.records.store import Store
 from aol.records.table import RunFrame, frame_of
@@ -276,7 +276,7 @@ def gains_of(study: Study, values: pd.DataFrame, figure: str) -> pd.DataFrame:
     None for the baseline and where no seed is complete; `p` is corrected for all comparisons of the study. Of a grid of
     `k` settings, `best` is the mean of the best one on test, and `best_of_k` that of as many baseline runs.
     """
-    cells, measure, rows = study.cells_list(), measure_of(figure), []
+    cells, measure, rows = study.cells_list(), FIGURES[figure][0], []
     parts: Any = values.groupby(["cell", "method"], sort=False)
     for (place, name), own in parts:
         grid, method, is_base = own[~own["extra"]], study.method(name), name == study.baseline

@@ -113,4 +113,4 @@ def pooled_gains(values: Figures, baseline: int, chosen: Sequence[int]) -> list[
     errors = [spread * math.sqrt(inflation(seeds, sides) / seeds) for sides in chosen]
     means = [float((own - values[:, baseline]).mean()) for own in values.T]
     columns = zip(means, errors, chosen, strict=True)
-    return [Gain(mean, seeds, spread, error, None, sides, freedom) for mean, error, sides in columns]
+    return [Gain(mean, seeds, spread, error, sides, freedom) for mean, error, sides in columns]
