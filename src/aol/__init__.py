@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from aol.offsets import fit_offsets, logit_offsets, posthoc_logits
     from aol.records.recorder import Recorder
     from aol.records.table import load_runs
+    from aol.records.watch import Watch
     from aol.sampling import AgeSampler, ShuffledSampler, WeightedSampler, draw
     from aol.streams import Arrivals, LimitedAccess, ShiftingTail
     from aol.weights import (
@@ -57,6 +58,7 @@ __getattr__, __dir__ = lazy(
         "aol.memory": ("KeepAll", "Reservoir"),
         "aol.records.recorder": ("Recorder",),
         "aol.records.table": ("load_runs",),
+        "aol.records.watch": ("Watch",),
         "aol.sampling": ("AgeSampler", "ShuffledSampler", "WeightedSampler", "draw"),
         "aol.streams": ("Arrivals", "LimitedAccess", "ShiftingTail"),
         "aol.weights": (

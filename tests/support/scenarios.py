@@ -278,3 +278,19 @@ def _sharded(model: nn.Sequential, world: int) -> nn.Module:
     for layer in (each for each in model if isinstance(each, nn.Linear)):
         fully_shard(layer, mesh=mesh)
     return fully_shard(model, mesh=mesh)
+
+
+def watched(rank: int, world: int, *, folder: str, resume: bool = False, epochs: int = 2) -> tuple:
+    """Each process watches a network inside of DDP; alone, one process without it."""
+    generator = torch.Generator().manual_seed(3)
+    data = [
+        torch.utils.data.TensorDataset(torch.randn(n, 4, generator=generator), torch.arange(n) % 3) for n in (23, 9)
+    ]
+    torch.manual_seed(0)
+    net = nn.Linear(4, 3)
+    model = DistributedDataParallel(net) if world > 1 else net
+    with aol.Watch(folder, *data, resume=resume) as watch:
+        for _ in range(epochs):
+            net.weight.data.mul_(-1.5)
+            watch.epoch(model)
+    return str(watch.folder), watch.ages.epoch, watch.ages.age.tolist(), watch.ages.ema.tolist()

@@ -1,0 +1,104 @@
+"""What a data set of labelled samples tells: its labels, names of classes, pictures or texts, and how to load it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, Subset
+
+from aol import _check
+from aol.records.previews import described, thumbnail
+
+LABELS = ("label", "labels", "target")  # of a row that is a mapping
+_LOADER = ("num_workers", "collate_fn", "pin_memory", "worker_init_fn", "multiprocessing_context", "prefetch_factor")
+
+
+def opened(name: str, given: Any) -> tuple[Any, dict[str, Any]]:
+    """Return a map-style data set, and the options of its loader."""
+    data, options = given, {"batch_size": 256}
+    if isinstance(given, DataLoader):
+        size = given.batch_size or getattr(given.batch_sampler, "batch_size", None) or 256
+        data, options = given.dataset, {**{option: getattr(given, option) for option in _LOADER}, "batch_size": size}
+    if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        raise TypeError(f"{name} must be a map-style data set or a loader of one, not {_check.shown(given)}.")
+    return data, options
+
+
+def label_of(batch: Any) -> Any:
+    """Return the label of a sample or batch (x, y, ...), or of a mapping."""
+    if not isinstance(batch, Mapping):
+        return batch[1]
+    for name in LABELS:
+        if name in batch:
+            return batch[name]
+    raise ValueError(
+        f"A row must have one of {', '.join(LABELS)}, not only {', '.join(map(str, batch))}: give answer=."
+    )
+
+
+def labels_of(data: Any, options: Mapping[str, Any] | None = None) -> Tensor:
+    """Return the label of each sample, `int64 [N]`: from a column or an attribute if there is one, else by reading all.
+
+    >>> labels_of(Subset(torch.utils.data.TensorDataset(torch.zeros(3, 2), torch.tensor([4, 5, 6])), [2, 0]))
+    tensor([6, 4])
+    """
+    if isinstance(data, Subset):
+        return labels_of(data.dataset, options)[torch.as_tensor(data.indices, dtype=torch.int64)]
+    columns = getattr(data, "column_names", None) or ()
+    for name in LABELS:
+        if name in columns:
+            return _check.integers("labels", np.asarray(data[name][:])).flatten()
+    targets = getattr(data, "targets", None) if getattr(data, "target_transform", None) is None else None
+    if targets is None and len(getattr(data, "tensors", ())) > 1:
+        targets = data.tensors[1]
+    if targets is not None:
+        return _check.integers("labels", targets).cpu()
+    loader = DataLoader(data, shuffle=False, generator=torch.Generator(), **(options or {"batch_size": 256}))
+    return torch.cat([torch.as_tensor(label_of(batch)) for batch in loader]).to(torch.int64)
+
+
+def class_names(data: Any) -> list[str] | None:
+    """Return the names of the classes, if the data set knows them."""
+    if isinstance(data, Subset):
+        return class_names(data.dataset)
+    column = (getattr(data, "features", None) or {}).get("label")
+    names = getattr(data, "classes", None) or getattr(column, "names", None)
+    return [str(name) for name in names] if isinstance(names, list | tuple) else None
+
+
+def previews_of(data: Any) -> dict[str, Callable[[int], object]]:
+    """Return how a record shows a sample: `images` or `describe` of `aol.Recorder`, or nothing, by the first sample."""
+
+    def shown(place: int) -> Any:
+        item = data[place]
+        if not isinstance(item, Mapping):
+            return item[0]
+        values = {name: value for name, value in item.items() if name not in LABELS}
+        best = [value for value in values.values() if isinstance(value, str) or hasattr(value, "convert")]
+        return best[0] if best else values
+
+    for name, takes in (("images", thumbnail), ("describe", described)):
+        with suppress(TypeError, ValueError, LookupError):
+            takes(shown(0))
+            return {name: shown}
+    return {}
+
+
+def first_that_differs(data: Any) -> int | None:
+    """Return a sample that is another one when it is read again, of four that are tried; None if there is none."""
+    size = len(data)
+    places = sorted({0, size // 3, 2 * size // 3, size - 1}) if size else []
+    return next((place for place in places if not _same(data[place], data[place])), None)
+
+
+def _same(one: Any, two: Any) -> bool:
+    if isinstance(one, Mapping):
+        return all(_same(one[name], two[name]) for name in one)
+    if isinstance(one, tuple | list):
+        return all(map(_same, one, two))
+    return np.asarray(one).tobytes() == np.asarray(two).tobytes()

@@ -1,0 +1,214 @@
+"""A watch over a training: clean passes between its epochs, ages, and a record, without a change to its batches."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from aol import _check, _distributed
+from aol._files import FolderInUseError, write_atomically
+from aol.ages import SampleAges
+from aol.losses import is_correct
+from aol.records.datasets import LABELS, class_names, first_that_differs, label_of, labels_of, opened, previews_of
+from aol.records.record import FILE
+from aol.records.recorder import Figure, Recorder
+
+AGES = "ages.pt"  # in the folder of the record: where `resume` goes on
+Source: TypeAlias = tuple[Any, dict[str, Any]]
+Answer: TypeAlias = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
+
+
+class Watch:
+    """Watches a training: evaluates both sets after an epoch, counts ages, and writes the record of `aol report`.
+
+    Training does not notice: a pass is in evaluation mode without gradients, has loaders of its own, and leaves the
+    random generators and the mode of every module as they were. Under `torch.distributed` make it after
+    `init_process_group`, on every process, each of which evaluates its share; `epoch` is collective.
+
+    Args:
+        folder: of the record. If it holds one, the record goes to `folder-2`, `folder-3` and so on.
+        train_set: the training set *without* augmentation: a map-style data set of (x, y) or of mappings with a label
+            (rows of Hugging Face `datasets`), or a `DataLoader` of one, for its collation, workers and batch size.
+        test_set: the same of test or validation samples, or None.
+        resume: go on with the ages and the record in `folder`, if it has any.
+        every: calls of `epoch` per pass. One epoch of the ages is one pass.
+        ages: of `train_set`, in its order, for another `rho` or `level`; by default `SampleAges(labels)`.
+        device: of the ages, best that of the model; by default the CPU.
+        answer: function of the model and a batch that returns logits `[B, C]` and labels `[B]`; see `answer_of`.
+        record: all else that `aol.Recorder` takes, such as `classes`, `seed` and `settings`.
+
+    >>> import tempfile
+    >>> x, y = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]), torch.tensor([0, 1, 1])
+    >>> with Watch(tempfile.mkdtemp(), torch.utils.data.TensorDataset(x, y)) as watch:
+    ...     for epoch in range(3):
+    ...         watch.epoch(nn.Identity())
+    >>> watch.ages.age
+    tensor([1, 1, 4], dtype=torch.int32)
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        train_set: Any,
+        test_set: Any = None,
+        *,
+        resume: bool = False,
+        every: int = 1,
+        ages: SampleAges | None = None,
+        device: torch.device | str | None = None,
+        answer: Answer | None = None,
+        **record: Any,
+    ) -> None:
+        self._every, self._calls, self._answer = _check.whole("every", every, 1), 0, answer or answer_of
+        self._rank, self._world = _distributed.world()
+        self._train = data, options = opened("train_set", train_set)
+        self._test = None if test_set is None else opened("test_set", test_set)
+        with undisturbed(nn.Module()):
+            place = first_that_differs(data)
+            if place is not None:
+                why = "give Watch the view without augmentation, so that ages are of the same samples in every epoch"
+                warnings.warn(f"train_set differs when sample {place} is read again: {why}.", stacklevel=2)
+            names = record.get("classes") or class_names(data)
+            if ages is None:
+                label = labels_of(data, options)
+                most = max(len(names or ()), int(label.max()) + 1 if len(label) else 0)
+                ages = SampleAges(label, num_classes=most, device=device)
+            if ages.num_samples != len(data):
+                raise ValueError(f"ages must be of the {len(data)} samples of train_set, not of {ages.num_samples}.")
+            own = {"classes": names} if names is not None and len(names) == ages.num_classes else {}
+            shows = {} if {"images", "describe"} & record.keys() else previews_of(data)
+            self.ages, record = ages, own | shows | record
+            self.recorder = self._open(Path(folder), resume, record)
+        self.folder = self.recorder.folder
+
+    def _open(self, folder: Path, resume: bool, record: dict[str, Any]) -> Recorder:
+        """Return the recorder, in a folder that the first process chooses, with the ages that are there."""
+        if resume and self.ages.epoch == 0 and (folder / AGES).exists():
+            self.ages.load_state_dict(torch.load(folder / AGES, map_location="cpu", weights_only=True))
+        chosen: list[Any] = [None]
+        try:
+            if self._rank == 0:
+                recorder = Recorder(folder, self.ages, resume=True, **record) if resume else self._new(folder, record)
+                chosen = [recorder.folder]
+        finally:  # the others must not wait for a process that failed
+            if self._world > 1:
+                dist.broadcast_object_list(chosen)
+        return recorder if self._rank == 0 else Recorder(chosen[0], self.ages, resume=resume, **record)
+
+    def _new(self, folder: Path, record: dict[str, Any]) -> Recorder:
+        """Return a recorder in the first folder without a record that no other program has begun."""
+        path, number = folder, 1
+        while True:
+            with suppress(FolderInUseError):
+                if not (path / FILE).exists():
+                    return Recorder(path, self.ages, **record)
+            number += 1
+            path = folder.with_name(f"{folder.name}-{number}")
+
+    def epoch(self, model: nn.Module, **figures: Figure) -> None:
+        """Evaluate the training and the test set, advance the ages, and write the epoch down. Collective.
+
+        `figures` are what `Recorder.advance` takes: `lr=0.1`, `train_loss=loss`.
+        """
+        self._calls += 1
+        if self._calls % self._every:
+            return
+        inner = getattr(model, "_orig_mod", model)  # of torch.compile
+        if isinstance(inner, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            model = inner.module  # outside of training DDP has nothing to do, and would wait for uneven shares
+        with undisturbed(model):
+            for index, logits, label in self._answers(self._train, model, "training"):
+                self.ages.observe(index, is_correct(logits, label), label)
+                self.recorder.observe(index, logits)
+            if self._test is not None:
+                for _, logits, label in self._answers(self._test, model, "test"):
+                    self.recorder.test(label, logits)
+        self.ages.advance()
+        self.recorder.advance(**figures)
+        if self._rank == 0:  # last: a record that is ahead of its ages is cut to them
+            content = io.BytesIO()
+            torch.save(self.ages.state_dict(), content)
+            write_atomically(self.folder / AGES, content.getvalue())
+
+    def _answers(self, source: Source, model: nn.Module, what: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield indices, logits and labels of this process's share of a set, batch by batch."""
+        data, options = source
+        order = torch.arange(self._rank, len(data), self._world)
+        done, shows = 0, self._rank == 0 and sys.stderr.isatty()
+        for batch in DataLoader(data, sampler=order.tolist(), generator=torch.Generator(), **options):
+            logits, label = self._answer(model, batch)
+            index = order[done : done + len(label)]
+            done += len(label)
+            yield index, logits.detach().float(), label
+            if shows:
+                line = f"\raol: epoch {self.ages.epoch + 1}, {done:,} of {len(order):,} {what} samples "
+                print(line, end="\n" if done == len(order) else "", file=sys.stderr, flush=True)
+        if done != len(order):
+            raise ValueError(f"A pass must answer for each of {len(order)} {what} samples, not for {done}.")
+
+    def close(self, *, finished: bool = True) -> None:
+        """Mark the record as finished, and release its folder."""
+        with undisturbed(nn.Module()):  # previews are read now
+            self.recorder.close(finished=finished)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(finished=kind is None)
+
+
+def answer_of(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    """Return logits and labels of a batch (x, y, ...), or of a mapping with a label, on the device of the model.
+
+    The tensors of a mapping go to the model by name, or as they are if there is only one. The logits are what the model
+    returns, or `logits` of that, or its first element.
+
+    >>> answer_of(nn.Identity(), {"x": torch.eye(2), "label": torch.tensor([1, 0])})[1]
+    tensor([1, 0])
+    """
+    device = next((value.device for value in (*model.parameters(), *model.buffers())), None)
+
+    def moved(value: Any) -> Any:
+        return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+
+    if isinstance(batch, Mapping):
+        skip = (*LABELS, "index", "idx")
+        named = {name: moved(x) for name, x in batch.items() if name not in skip and isinstance(x, Tensor)}
+        output = model(*named.values()) if len(named) == 1 else model(**named)
+    else:
+        output = model(moved(batch[0]))
+    output = output["logits"] if isinstance(output, Mapping) else output
+    return output[0] if isinstance(output, tuple | list) else output, moved(label_of(batch))
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Evaluate a model without gradients; restore the mode of each module and all random generators afterwards."""
+    modes = [(part, part.training) for part in model.modules()]
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.no_grad(), torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
+        try:
+            model.eval()
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
+            for part, mode in modes:
+                part.training = mode

@@ -1,0 +1,273 @@
+"""A watch: the ages of a naive loop, a training that does not notice it, and what is there after an abrupt end."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from pathlib import Path
+from unittest.mock import Mock, patch
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+
+import aol
+from aol.records.previews import read_previews
+from aol.records.record import read_run
+from aol.records.watch import Watch, labels_of
+from tests.support.processes import Processes
+from tests.support.scenarios import watched
+
+X = torch.randn(23, 3, generator=torch.Generator().manual_seed(1))
+Y = torch.arange(23) % 3
+DATA, TEST = TensorDataset(X, Y), TensorDataset(X[:7] + 0.1, Y[:7])
+
+
+def model() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 3))
+
+
+def train(net: nn.Module, seen: list[Tensor] | None = None) -> None:
+    """Train for an epoch, with all the randomness that a training has."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    for x, y in DataLoader(DATA, batch_size=5, shuffle=True):
+        x = x + random.random() * torch.from_numpy(np.random.rand(3)).float()  # noqa: NPY002
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        if seen is not None:
+            seen.append(x)
+
+
+def start(seed: int = 5) -> None:
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    torch.manual_seed(seed)
+
+
+def right(net: nn.Module) -> list[bool]:
+    net.eval()
+    with torch.no_grad():
+        answers = (net(X).argmax(1) == Y).tolist()
+    net.train()
+    return answers
+
+
+def test_ages_are_those_of_a_naive_loop_and_the_record_holds_both_sets(tmp_path: Path) -> None:
+    start()
+    net, age, smoothed = model(), [1.0] * 23, [float("nan")] * 23
+    with Watch(tmp_path / "run", DATA, TEST, seed=3) as watch:
+        for epoch in range(4):
+            train(net)
+            watch.epoch(net, lr=0.5)
+            for i, correct in enumerate(right(net)):
+                age[i] = 1.0 if correct else age[i] + 1
+                smoothed[i] = age[i] if epoch == 0 else 0.5 * smoothed[i] + 0.5 * age[i]
+    assert watch.ages.age.tolist() == age
+    assert watch.ages.ema.tolist() == smoothed
+    run = read_run(tmp_path / "run")
+    assert run.finished
+    assert run.epochs.tolist() == [1, 2, 3, 4]
+    assert run.seed == 3
+    assert run.curves["train_accuracy"][-1] == pytest.approx(np.mean(right(net)))
+    assert run.curves["lr"].tolist() == [0.5] * 4
+    assert np.isfinite(run.curves["test_accuracy"]).all()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_training_is_bit_equal_with_and_without_it(workers: int, tmp_path: Path) -> None:
+    class Noisy(Dataset):
+        """Draws from every generator when it is read."""
+
+        targets = Y
+
+        def __len__(self) -> int:
+            return 23
+
+        def __getitem__(self, place: int) -> tuple[Tensor, int]:
+            random.random(), np.random.rand(), torch.rand(1)  # noqa: NPY002
+            return X[place], int(Y[place])
+
+    outcomes = []
+    for watched_too in (False, True):
+        start()
+        net, seen = model(), []
+        watch = Watch(tmp_path / "run", DataLoader(Noisy(), 4, num_workers=workers)) if watched_too else None
+        for _ in range(2):
+            train(net, seen)
+            if watch is not None:
+                watch.epoch(net)
+        if watch is not None:
+            watch.close()
+        after = (random.random(), np.random.rand(), torch.rand(1).item())  # noqa: NPY002
+        outcomes.append(([*seen, *net.state_dict().values()], after))
+    (plain, before), (with_watch, after) = outcomes
+    assert before == after
+    assert all(map(torch.equal, plain, with_watch))
+
+
+def test_each_module_keeps_its_mode_and_the_network_inside_of_ddp_is_asked(tmp_path: Path) -> None:
+    asked = []
+
+    class Asked(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            asked.append(self.training)
+            assert not torch.is_grad_enabled()
+            return super().forward(x)
+
+    net = nn.Sequential(Asked(3, 3), nn.Dropout().eval())
+    modes = [part.training for part in net.modules()]
+    with Watch(tmp_path, DATA) as watch:
+        watch.epoch(nn.DataParallel(net))
+    assert [part.training for part in net.modules()] == modes
+    assert set(asked) == {False}
+
+
+def rows() -> list[dict]:
+    return [{"text": f"row {i}", "x": X[i], "label": int(Y[i])} for i in range(23)]
+
+
+def pairs(batch: list[dict]) -> tuple[Tensor, Tensor]:
+    return torch.stack([row["x"] for row in batch]), torch.tensor([row["label"] for row in batch])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        DATA,
+        aol.Indexed(DATA),
+        [(X[i], int(Y[i])) for i in range(23)],
+        rows(),
+        DataLoader(DATA, batch_size=4, shuffle=True, drop_last=True),
+        DataLoader(rows(), batch_size=4, collate_fn=pairs),
+        Subset(TensorDataset(X.flip(0), Y.flip(0)), range(22, -1, -1)),
+    ],
+    ids=["pairs", "indexed", "list", "rows", "loader", "collate", "subset"],
+)
+def test_every_form_of_a_set_gives_the_same_ages(given: object, tmp_path: Path) -> None:
+    net = model()
+    with Watch(tmp_path, given) as watch:
+        watch.epoch(net)
+    assert watch.ages.labels.tolist() == Y.tolist()
+    assert (watch.ages.age == 1).tolist() == right(net)
+
+
+def test_texts_vectors_and_pictures_get_previews(tmp_path: Path) -> None:
+    def answer(_: nn.Module, batch) -> tuple[Tensor, Tensor]:
+        label = batch["label"] if isinstance(batch, dict) else batch[1]
+        return torch.zeros(len(label), 3), label
+
+    images = TensorDataset(torch.rand(23, 3, 8, 8), Y)
+    for name, data in (("rows", rows()), ("vectors", DATA), ("images", images)):
+        with Watch(tmp_path / name, data, answer=answer) as watch:
+            watch.epoch(nn.Identity())
+    assert read_previews(tmp_path / "rows").texts[4] == "row 4"
+    assert read_previews(tmp_path / "vectors").texts[4][0] == ["0", f"{X[4, 0]:.4g}"]
+    assert read_previews(tmp_path / "images").images[4].shape == (3, 8, 8)
+
+
+def test_a_second_run_gets_a_folder_of_its_own_and_every_counts_calls(tmp_path: Path) -> None:
+    for name in ("run", "run-2", "run-3"):
+        with Watch(tmp_path / "run", DATA, every=2) as watch:
+            for _ in range(5):
+                watch.epoch(model())
+        assert watch.folder == tmp_path / name
+        assert watch.ages.epoch == 2
+    begun, beside = Watch(tmp_path / "other", DATA), Watch(tmp_path / "other", DATA)
+    assert beside.folder.name == "other-2"
+    begun.close()
+    beside.close()
+
+
+@pytest.mark.parametrize("stage", ["after an epoch", "in a pass", "before the ages are written"])
+def test_resume_goes_on_after_an_abrupt_end(stage: str, tmp_path: Path) -> None:
+    def nets() -> list[nn.Module]:
+        start()
+        net = model()
+        stages = []
+        for _ in range(4):
+            train(net)
+            stages.append(model())
+            stages[-1].load_state_dict(net.state_dict())
+        return stages
+
+    with Watch(tmp_path / "whole", DATA, TEST) as whole:
+        for net in nets():
+            whole.epoch(net)
+
+    watch = Watch(tmp_path / "run", DATA, TEST)
+    watch.epoch(nets()[0])
+    watch.epoch(nets()[1])
+    if stage != "after an epoch":
+        name = "Recorder.test" if stage == "in a pass" else "write_atomically"
+        stopped, third = Mock(side_effect=KeyboardInterrupt), nets()[2]
+        with patch(f"aol.records.watch.{name}", stopped), pytest.raises(KeyboardInterrupt):
+            watch.epoch(third)
+    watch.recorder._held.close()  # what the end of the process does
+
+    with Watch(tmp_path / "run", DATA, TEST, resume=True) as resumed:
+        assert resumed.ages.epoch == 2
+        for net in nets()[2:]:
+            resumed.epoch(net)
+    assert torch.equal(resumed.ages.age, whole.ages.age)
+    assert torch.equal(resumed.ages.ema, whole.ages.ema)
+    one, other = read_run(whole.folder), read_run(resumed.folder)
+    assert other.epochs.tolist() == [1, 2, 3, 4]
+    assert one.over_time["age"].tolist() == other.over_time["age"].tolist()
+    assert one.curves["test_accuracy"].tolist() == other.curves["test_accuracy"].tolist()
+
+
+def test_augmentation_gets_a_warning_and_a_plain_set_none(tmp_path: Path) -> None:
+    class Augmented(TensorDataset):
+        def __getitem__(self, place: int) -> tuple[Tensor, ...]:
+            x, y = super().__getitem__(place)
+            return x + torch.rand(3), y
+
+    with pytest.warns(UserWarning, match="without augmentation"):
+        Watch(tmp_path / "augmented", Augmented(X, Y)).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Watch(tmp_path / "plain", DATA).close()
+
+
+def test_other_data_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="map-style"):
+        Watch(tmp_path, iter(DATA))
+    with pytest.raises(ValueError, match="22"):
+        Watch(tmp_path, DATA, ages=aol.SampleAges(Y[:22]))
+    with Watch(tmp_path, DATA, ages=aol.SampleAges(Y.flip(0))) as watch, pytest.raises(ValueError, match="order"):
+        watch.epoch(model())
+    with pytest.raises(ValueError, match="label"):
+        Watch(tmp_path, [{"x": 1.0}] * 3)
+
+
+def test_labels_come_from_the_set_itself_where_it_has_them() -> None:
+    class Pictures(Dataset):
+        targets = (2, 0, 1)
+
+        def __len__(self) -> int:
+            return 3
+
+    assert labels_of(Pictures()).tolist() == [2, 0, 1]
+
+
+def test_two_processes_share_a_pass_and_one_folder(tmp_path: Path) -> None:
+    processes = Processes(2)
+    try:
+        for name in ("run", "run-2"):
+            shared = processes.run("watched", folder=str(tmp_path / "run"))
+            assert [folder for folder, *_ in shared] == [str(tmp_path / name)] * 2
+        alone = watched(0, 1, folder=str(tmp_path / "alone"))
+        resumed = processes.run("watched", folder=str(tmp_path / "run"), resume=True, epochs=1)
+    finally:
+        processes.stop()
+    for _, epoch, age, ema in shared:
+        assert (epoch, age, ema) == alone[1:]
+    assert [epoch for _, epoch, *_ in resumed] == [3, 3]
+    one, two = read_run(tmp_path / "alone"), read_run(tmp_path / "run-2")
+    assert one.over_time["age"].tolist() == two.over_time["age"].tolist()
+    assert one.curves["test_accuracy"].tolist() == two.curves["test_accuracy"].tolist()
