@@ -6,9 +6,6 @@ its recall: right answers over samples. A class without a test sample has the ac
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,8 +33,8 @@ def accuracy_by_class(label: _check.Integers, answer: _check.Integers, num_class
     >>> accuracy_by_class([0, 0, 1, 2], [0, 1, 1, 1])
     tensor([0.5000, 1.0000, 0.0000], dtype=torch.float64)
     """
-    right, count, _ = _sums(label, answer, num_classes)
-    return right / count
+    right, samples, _ = _sums(label, answer, num_classes)
+    return right / samples
 
 
 def precision_by_class(label: _check.Integers, answer: _check.Integers, num_classes: int | None = None) -> Tensor:
@@ -100,7 +97,7 @@ def worst_class(accuracy: _check.Numbers) -> Tensor:
     >>> worst_class([[0.9, 0.5, torch.nan], [0.25, 1.0, 1.0]])
     tensor([0.5000, 0.2500], dtype=torch.float64)
     """
-    return _mean_of_lowest(_accuracies("accuracy", accuracy), torch.ones_like)
+    return _accuracies("accuracy", accuracy).sort(-1).values[..., 0]  # NaN comes last
 
 
 def worst_tenth(accuracy: _check.Numbers) -> Tensor:
@@ -113,7 +110,10 @@ def worst_tenth(accuracy: _check.Numbers) -> Tensor:
     >>> worst_tenth(torch.arange(20) / 20)  # the mean of 0 and 0.05
     tensor(0.0250, dtype=torch.float64)
     """
-    return _mean_of_lowest(_accuracies("accuracy", accuracy), lambda known: ((known + 5) // 10).clamp(min=1))
+    ordered = _accuracies("accuracy", accuracy).sort(-1).values  # NaN comes last
+    number = (((~ordered.isnan()).sum(-1, keepdim=True) + 5) // 10).clamp(min=1)
+    place = torch.arange(ordered.shape[-1], device=ordered.device)
+    return ordered.masked_fill(place >= number, 0.0).sum(-1) / number.squeeze(-1)
 
 
 # Head, middle and tail
@@ -215,26 +215,15 @@ def _counts(value: _check.Numbers) -> Tensor:
     return counts
 
 
-def _mean_of_lowest(accuracy: Tensor, how_many: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the mean of the lowest accuracies; `how_many` says how many of as many as are known."""
-    ordered = accuracy.sort(-1).values  # NaN comes last
-    known = (~ordered.isnan()).sum(-1, keepdim=True)
-    wanted = how_many(known)
-    place = torch.arange(ordered.shape[-1], device=ordered.device)
-    total = ordered.masked_fill(place >= wanted, 0.0).sum(-1, keepdim=True)
-    return (total / wanted).squeeze(-1)
-
-
 def _sums(label: _check.Integers, answer: _check.Integers, num_classes: int | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return right answers, samples and answers by class, `float64 [..., C]`."""
     true, given = _check.integers("label", label), _check.integers("answer", answer)
     _check.broadcasts("answer", given, "label", true.shape)
-    shape = np.broadcast_shapes(true.shape, given.shape)
-    true, given = true.expand(shape), given.to(true.device).expand(shape)
+    true, given = torch.broadcast_tensors(true, given.to(true.device))
     if true.dim() == 0 or true.shape[-1] == 0:
         raise ValueError(f"label must hold at least one label in its last dimension, not {_check.shown(label)}.")
     named = max(1, int(true.max()) + 1, int(given.max()) + 1)
-    size = _check.whole("num_classes", named if num_classes is None else num_classes, 1, _check.MOST_CLASSES)
+    size = named if num_classes is None else _check.whole("num_classes", num_classes, 1)
     _check.within("label", true, size, "classes")
     none = torch.zeros((*true.shape[:-1], size), dtype=torch.float64, device=true.device)
     known = (given >= 0) & (given < size)
