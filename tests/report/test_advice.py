@@ -8,6 +8,7 @@ import pytest
 from aol.records.compare import MethodRow
 from aol.records.history import Answers, pack
 from aol.report.advice import advise
+from aol.report.methods import Methods
 from aol.report.run_data import RunData
 from aol.stats import paired_gain
 from tests.support.made_runs import changed, make_data
@@ -67,13 +68,14 @@ def test_what_was_memorised_was_learnt_in_training() -> None:
 
 @pytest.mark.parametrize(
     ("differences", "said"),
-    [([0.06, 0.07, 0.08], "Here cb gained +7.0 points (+4.5 to +9.5, 3 seeds) over none: use it"),
-     ([-0.1, 0.07, 0.08], "Nothing tried here gained for certain; the most: cb gained +1.7 points")],
+    [([0.06, 0.07, 0.08], "Here cb gained +7.0 points of accuracy (+4.5 to +9.5, 3 seeds) over none: use it"),
+     ([-0.1, 0.07, 0.08], "Nothing tried here gained for certain; the most: cb gained +1.7 points"),
+     ([-0.1, 0.02, 0.05], "Nothing tried here gained for certain; the most: cb lost 1.0 points")],
 )  # fmt: skip
 def test_advice_on_rare_classes_is_what_was_gained_here(differences: list[float], said: str) -> None:
     data = with_ages([1.1, 1.2, 1.1, 5.0, 7.0], [100, 90, 80, 5, 4])
     rows = [MethodRow("", "cb", "none", 3, 0.8, 0.01, paired_gain(differences), {})]
-    (rare,) = advise(data, rows)
+    (rare,) = advise(data, Methods(rows))
     assert said in rare.text
     assert "--margin" not in rare.text
 
@@ -159,6 +161,8 @@ def test_the_most_frequent_mistake_of_a_hard_class_is_named() -> None:
 def test_a_training_set_that_is_right_tells_ages_nothing_more() -> None:
     data = with_ages([1.0, 1.01, 1.0], [50, 40, 30], curves={"train_accuracy": np.full(12, 0.999)})
     assert list(kinds(data)) == ["learnt"]
+    assert "counts" in advise(data)[0].text
+    assert "counts" not in advise(changed(data, counts=[40, 40, 40]))[0].text  # equal ones adjust nothing
 
 
 @pytest.mark.parametrize(("last", "way"), [(2.0, "falling"), (4.0, "growing")])

@@ -5,18 +5,19 @@ Each sentence says what was read, with a number, and what to try.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from aol.records.compare import MethodRow
-from aol.records.record import Floats
+from aol.records.record import Floats, Ints
+from aol.records.samples import Shorts
 from aol.report.figures.summary import time_unit
-from aol.report.hidden_groups import hidden_groups
 from aol.report.label_quality import Masks
-from aol.report.methods import best_first, gain_text, is_better
+from aol.report.methods import Methods
 from aol.report.run_data import RunData, last_known
 
 OLD = 2.0  # a class is old from this mean age on: right in half of the epochs at random, its samples would have it
@@ -28,7 +29,8 @@ _BY_HEART, _UNLEARNT = 0.95, 0.6  # right on training, wrong on test
 _MOVED = 0.1  # a change of mean age over the last fifth that is mentioned
 _LIKELY = 0.02  # a share of likely label errors in a class that is mentioned
 _UNEVEN = 50.0  # largest weight over smallest
-_NAMED = 3  # hidden groups that are named
+# Hidden groups: so many wrong answers in a row of so many samples, in a class of which this share is right.
+_AFTER, _LEAST, _MOSTLY = 5, 5, 0.8
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,13 @@ class Advice:
     see: str = "classes"
 
 
-def advise(data: RunData, methods: Sequence[MethodRow] = ()) -> list[Advice]:
+def advise(data: RunData, methods: Methods | None = None) -> list[Advice]:
     """Return what a run's readings suggest, the most important first; never nothing.
 
     `methods` are those of the report, so that the advice names what helped here.
     """
-    unlearnt, old = [*_unlearnt(data)], [*_old_classes(data, methods)]
-    advice = [*_failed(data), *unlearnt, *_running(data)]
+    unlearnt, old = [*_unlearnt(data)], [*_old_classes(data, methods or Methods())]
+    advice = [*_progress(data, unlearnt)]
     if unlearnt:  # ages and labels say little of a model that has learnt little
         return advice + [one for one in old if one.kind == "rare"]
     advice += [*_course(data), *_labels(data), *_hidden(data), *old, *_memorised(data), *_weights(data)]
@@ -62,16 +64,14 @@ def advise(data: RunData, methods: Sequence[MethodRow] = ()) -> list[Advice]:
 # The course of the training
 
 
-def _failed(data: RunData) -> Iterator[Advice]:
-    if data.run.failed_at_epoch is not None:
-        when = f"{time_unit(data.run)} {data.run.failed_at_epoch}"
-        yield Advice("failed", f"The loss was not finite in {when}: lower --lr, or train in fp32.", see="curves")
-
-
-def _running(data: RunData) -> Iterator[Advice]:
-    run = data.run
+def _progress(data: RunData, unlearnt: list[Advice]) -> Iterator[Advice]:
+    run, unit = data.run, time_unit(data.run)
+    if run.failed_at_epoch is not None:
+        text = f"The loss was not finite in {unit} {run.failed_at_epoch}: lower --lr, or train in fp32."
+        yield Advice("failed", text, see="curves")
+    yield from unlearnt
     if run.failed_at_epoch is None and not run.finished:
-        done = f"{int(run.epochs[-1])}{f' of {run.planned}' if run.planned else ''} {time_unit(run)}s"
+        done = f"{int(run.epochs[-1])}{f' of {run.planned}' if run.planned else ''} {unit}s"
         yield Advice("running", f"{done} are done; the points below may change.", see="curves")
 
 
@@ -138,6 +138,35 @@ def _labels(data: RunData) -> Iterator[Advice]:
         yield Advice("labels", text, see="errors")
 
 
+class HiddenGroup(NamedTuple):
+    """Old samples of one class that are taken for one other: how many, and the share of the class that is right."""
+
+    label: int
+    answer: int
+    size: int
+    learnt: float
+
+
+def hidden_groups(label: Ints, prediction: Shorts, age: Shorts) -> list[HiddenGroup]:
+    """Return groups of at least 5 samples, of age above 5, of classes right on 80 % or more; the largest first.
+
+    A group is all old samples of one class with the same wrong answer: a hidden minority, or labels with a common
+    mistake. All arrays are `[N]`: the class, the last answer (-1 where unknown) and the age (0 where never seen).
+
+    >>> label = np.zeros(50, np.int64)
+    >>> prediction = np.array([1] * 6 + [2] * 2 + [0] * 42, np.int32)
+    >>> hidden_groups(label, prediction, np.where(prediction == 0, 1, 9).astype(np.int32))
+    [HiddenGroup(label=0, answer=1, size=6, learnt=0.84)]
+    """
+    seen = (age > 0) & (prediction >= 0)
+    learnt = pd.Series((prediction == label)[seen]).groupby(label[seen]).mean()
+    old = seen & (prediction != label) & (age > _AFTER)
+    groups = Counter(zip(label[old].tolist(), prediction[old].tolist(), strict=True))
+    wanted = [(pair, size) for pair, size in groups.items() if size >= _LEAST and learnt[pair[0]] >= _MOSTLY]
+    wanted.sort(key=lambda group: (-group[1], group[0]))
+    return [HiddenGroup(*pair, size, float(learnt[pair[0]])) for pair, size in wanted]
+
+
 def _hidden(data: RunData) -> Iterator[Advice]:
     samples, names = data.samples, data.run.classes
     groups = [] if samples is None else hidden_groups(samples.label, samples.prediction, samples.age)
@@ -146,9 +175,9 @@ def _hidden(data: RunData) -> Iterator[Advice]:
     first = "; ".join(
         f"{group.size:,} old samples of “{names[group.label]}” are taken for “{names[group.answer]}”, though "
         f"{group.learnt:.0%} of the class is learnt"
-        for group in groups[:_NAMED]
+        for group in groups[:3]
     )
-    more = f", and {len(groups) - _NAMED:,} more such groups" if len(groups) > _NAMED else ""
+    more = f", and {len(groups) - 3:,} more such groups" if len(groups) > 3 else ""
     weights = _name(
         data,
         "--weighting aol --level sample --fuse peak --temper 1.5",
@@ -169,52 +198,49 @@ def _old(data: RunData) -> float:
     return OLD_ON_STREAM if "threshold" in data.run.curves or time_unit(data.run) == "step" else OLD
 
 
-def _old_classes(data: RunData, methods: Sequence[MethodRow]) -> Iterator[Advice]:
+def _old_classes(data: RunData, methods: Methods) -> Iterator[Advice]:
     age, known = data.age, data.run.counts
     if age is None:
         return
     counts = np.asarray(known or [1] * len(age))
     old = np.isfinite(age) & (counts > 0) & (age >= _old(data))
-
-    def told(kind: str, classes: Masks, how: str, then: str, see: str = "classes") -> Iterator[Advice]:
+    rare = old & (counts < 0.5 * counts.sum() / max(1, (counts > 0).sum())) & (known is not None)
+    likely = _likely_share(data)
+    doubted = old & ~rare & (likely >= _LIKELY) & (known is not None)
+    hard = old & ~rare & ~doubted
+    part, worst = counts[rare].sum() / max(1, counts.sum()), likely[doubted].max(initial=0.0)
+    labels = f", and up to {worst:.0%} of their samples look mislabelled. Check the labels first."
+    stronger = "A stronger network, augmentation or clearer classes may help more than weights."
+    told = [
+        ("rare", rare, " and rare", f"; {part:.1%} of the samples. {_remedy(data, rare, methods)}", "classes"),
+        ("doubted", doubted, " though not rare", labels, "errors"),
+        ("hard", hard, " though not rare", f". {_taken_for(data, hard)}{stronger}", "samples"),
+    ]
+    if known is None:
+        unknown = ". Class sizes are not on record, so it is unknown whether these are rare."
+        told = [("old", old, "", unknown, "classes")]
+    for kind, classes, how, then, see in told:
         if classes.any():
             mean = f"mean age {age[classes].mean():.1f}, where 1 is always right and {_old(data):g} is old"
             oldest_first = [place for place in np.argsort(-age, kind="stable").tolist() if classes[place]]
             yield Advice(kind, f"{_classes(classes)} old{how}: {mean}{then}", oldest_first, see)
-
-    if known is None:
-        yield from told("old", old, "", ". Class sizes are not on record, so it is unknown whether these are rare.")
-        return
-    rare = old & (counts < 0.5 * counts.sum() / max(1, (counts > 0).sum()))
-    part = counts[rare].sum() / max(1, counts.sum())
-    yield from told("rare", rare, " and rare", f"; {part:.1%} of the samples. {_remedy(data, rare, methods)}")
-    likely = _likely_share(data)
-    doubted = old & ~rare & (likely >= _LIKELY)
-    then = (
-        f", and up to {likely[doubted].max(initial=0.0):.0%} of their samples look mislabelled. Check the labels first."
-    )
-    yield from told("doubted", doubted, " though not rare", then, "errors")
-    hard = old & ~rare & ~doubted
-    then = f". {_taken_for(data, hard)}A stronger network, augmentation or clearer classes may help more than weights."
-    yield from told("hard", hard, " though not rare", then, "samples")
 
 
 def _classes(mask: Masks) -> str:
     return f"{int(mask.sum()):,} classes are" if mask.sum() != 1 else "One class is"
 
 
-def _remedy(data: RunData, rare: Masks, methods: Sequence[MethodRow]) -> str:
+def _remedy(data: RunData, rare: Masks, methods: Methods) -> str:
     """Say what may help rare classes: what helped here, where that is known."""
-    tried = best_first(methods)
-    better = [row for row in tried if is_better(row)]
-    if better and all(row.method != data.run.method for row in better):
-        return f"Here {gain_text(better[0])}: use it, or collect more samples."
+    if methods.better and all(row.method != data.run.method for row in methods.better):
+        return f"Here {methods.gain_text(methods.better[0])}: use it, or collect more samples.{methods.chosen}"
     weight = data.last("weight")
     known = np.zeros(0) if weight is None else weight[rare & np.isfinite(weight)]
     if known.size and known.mean() > 1.2 and "weighting" in data.run.settings:  # else nobody knows whether it was used
         return f"They already have {known.mean():.1f} times the mean weight: more samples would help more than weight."
-    if tried:
-        return f"Nothing tried here gained for certain; the most: {gain_text(tried[0])}. More samples would help."
+    if methods.tried:
+        most = methods.gain_text(methods.tried[0])
+        return f"Nothing tried here gained for certain; the most: {most}. More samples would help.{methods.chosen}"
     return f"Try {_offsets(data)}, or collect more samples."
 
 
@@ -226,6 +252,8 @@ def _offsets(data: RunData) -> str:
         return "stronger margins (a larger tau)"
     if on_stream:
         return f"logit adjustment by the counts of each step ({_name(data, '--margin counts', 'aol.logit_offsets')})"
+    if len(set(data.run.counts or ())) == 1:  # offsets from equal counts are all zero
+        return f"margins ({_name(data, '--margin probability', 'aol.Margins')})"
     return f"margins ({_name(data, '--margin counts or probability', 'aol.logit_offsets or aol.Margins')})"
 
 
@@ -262,11 +290,11 @@ def _weights(data: RunData) -> Iterator[Advice]:
 
 def _likely_share(data: RunData) -> Floats:
     """Return the share of likely label errors in each class, `[C]`."""
-    size = len(data.run.classes)
-    if data.samples is None:
+    size, samples = len(data.run.classes), data.samples
+    if samples is None:
         return np.zeros(size)
-    shares = pd.Series(data.samples.likely_mislabelled).groupby(data.samples.label).mean()
-    return np.asarray(shares.reindex(range(size), fill_value=0.0))
+    likely = np.bincount(samples.label[samples.likely_mislabelled], minlength=size)
+    return np.asarray(likely / np.maximum(1, np.bincount(samples.label, minlength=size)))
 
 
 def _taken_for(data: RunData, classes: Masks) -> str:
@@ -277,6 +305,5 @@ def _taken_for(data: RunData, classes: Masks) -> str:
     answer, share = samples.confusion(len(names))
     share = np.where(classes, share, 0.0)
     worst = int(share.argmax())
-    if share[worst] < 0.3:
-        return ""
-    return f"{share[worst]:.0%} of the wrong answers for “{names[worst]}” are “{names[answer[worst]]}”. "
+    clear = f"{share[worst]:.0%} of the wrong answers for “{names[worst]}” are “{names[answer[worst]]}”. "
+    return clear if share[worst] >= 0.3 else ""

@@ -43,8 +43,8 @@ def export(data: RunData, path: str | os.PathLike[str]) -> Path:
     if place.suffix.lower() == ".csv":
         texts = {name: table[name].map(spreadsheet_text) for name in ("id", "label_name", "prediction_name")}
         content = table.assign(**texts).to_csv(index=False, float_format="%.6g", lineterminator="\n")
-        mark = "" if content.isascii() else "\ufeff"  # else spreadsheets take UTF-8 for something else
-        buffer.write(f"{mark}{content}".encode())
+        # Without a mark, spreadsheets take UTF-8 for something else.
+        buffer.write(content.encode("ascii" if content.isascii() else "utf-8-sig"))
     elif place.suffix.lower() == ".parquet":
         table.to_parquet(buffer, engine="pyarrow", index=False)
     else:

@@ -3,58 +3,102 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from aol.records.compare import MethodRow, compare
 from aol.records.record import Run
 from aol.records.table import frame_of
-from aol.report.figures.summary import ends
+from aol.report.figures.summary import ends, is_balanced
+from aol.stats import holm
+
+LEVEL = 0.05  # of the error that any method is called better or worse
 
 
-def method_rows(runs: Sequence[Run]) -> list[MethodRow]:
-    """Return a row a method, the baseline first; of finished runs, where there are any.
+@dataclass(frozen=True)
+class Methods:
+    """Methods, the baseline first, compared in `measure`: accuracy, or balanced accuracy where the two differ."""
 
-    Only runs with the same classes are compared: those of the first run.
-    """
+    rows: Sequence[MethodRow] = ()
+    measure: str = "accuracy"
+    balanced: bool = False  # whether the test set is known to be
+
+    @cached_property
+    def tried(self) -> list[MethodRow]:
+        """The methods that have a gain, the largest first."""
+        return sorted((row for row in self.rows if row.gain), key=lambda row: -row.gain.mean if row.gain else 0.0)
+
+    @cached_property
+    def verdicts(self) -> dict[str, str]:
+        """Methods by name that are for certain "better" or "worse" than the baseline: by Holm, over all methods."""
+        gains = {row.name: row.gain for row in self.rows if row.gain}
+        adjusted = zip(gains.items(), holm([gain.p for gain in gains.values()]), strict=True)
+        return {name: "better" if gain.mean > 0 else "worse" for (name, gain), p in adjusted if p < LEVEL}
+
+    @property
+    def better(self) -> list[MethodRow]:
+        """The methods that are better than the baseline for certain, the largest gain first."""
+        return [row for row in self.tried if self.verdicts.get(row.name) == "better"]
+
+    @property
+    def chosen(self) -> str:
+        """A sentence on how the best method was chosen; empty where there is no choice."""
+        many = f" The best of {len(self.tried)} methods was chosen on test data; on new data expect less."
+        return many if len(self.tried) > 1 else ""
+
+    def gain_text(self, row: MethodRow) -> str:
+        """Return what a method gained or lost, in points with its interval.
+
+        >>> from aol.stats import paired_gain
+        >>> row = MethodRow("", "cb", "none", 3, 0.8, 0.01, paired_gain([0.05, 0.06, 0.07]), {})
+        >>> Methods([row]).gain_text(row)
+        'cb gained +6.0 points of accuracy (+3.5 to +8.5, 3 seeds) over none'
+        """
+        if row.gain is None:
+            return row.name
+        gain, points = row.gain, 100 * row.gain.mean
+        seeds = f"{gain.seeds} seeds" if gain.seeds > 1 else "one seed, so it may be chance"
+        interval = "" if gain.interval is None else " to ".join(f"{100 * end:+.1f}" for end in gain.interval) + ", "
+        change, over = (f"gained {points:+.1f}", "over") if points > 0 else (f"lost {-points:.1f}", "against")
+        return f"{row.name} {change} points of {self.measure} ({interval}{seeds}) {over} {row.baseline}"
+
+    def answer(self) -> str:
+        """Return in few sentences which methods are better than none here; empty where nothing was compared."""
+        if not self.tried:
+            return ""
+        better = [self.gain_text(row) for row in self.better]
+        if better:
+            return (
+                f"Best here: {better[0]}." + (f" Also: {'; '.join(better[1:3])}." if better[1:] else "") + self.chosen
+            )
+        none = f"None of the {len(self.tried)} methods gained anything" if self.chosen else "The method gained nothing"
+        return f"{none} for certain. The most: {self.gain_text(self.tried[0])}.{self.chosen}"
+
+    def about(self) -> str:
+        """Return how the numbers were read."""
+        text = "On test, at the end of training, mean over seeds."
+        if self.tried:
+            text += (
+                f" Gains are points of {self.measure} over {self.tried[0].baseline}, paired by seed, with Student's "
+            )
+            text += f"interval; those in colour are certain at {LEVEL:.0%}, corrected for their number (Holm)."
+        if self.balanced:
+            text += " The test set is balanced: accuracy is balanced accuracy."
+        if any("tail_accuracy" in row.measures for row in self.rows):
+            text += " Head, middle and tail are thirds of the classes by training samples."
+        return text
+
+
+def methods_of(runs: Sequence[Run]) -> Methods:
+    """Return the methods of finished runs, where there are any, with the same classes as the first run."""
     chosen = [run for run in runs if run.finished] or list(runs)
     chosen = [run for run in chosen if run.classes == chosen[0].classes]
-    if not chosen:
-        return []
-    by_run = ends(frame_of((None, run) for run in chosen)).dropna(axis=1, how="all")
-    return compare(chosen, by_run.pop("accuracy").tolist(), by_run) if "accuracy" in by_run else []
-
-
-def gain_text(row: MethodRow) -> str:
-    """Return what a method gained, in points of accuracy with its interval.
-
-    >>> from aol.stats import paired_gain
-    >>> gain_text(MethodRow("", "cb", "none", 3, 0.8, 0.01, paired_gain([0.05, 0.06, 0.07]), {}))
-    'cb gained +6.0 points (+3.5 to +8.5, 3 seeds) over none'
-    """
-    gain = row.gain
-    if gain is None:
-        return row.name
-    seeds = f"{gain.seeds} seeds" if gain.seeds > 1 else "one seed, so it may be chance"
-    interval = "" if gain.interval is None else " to ".join(f"{100 * end:+.1f}" for end in gain.interval) + ", "
-    return f"{row.name} gained {100 * gain.mean:+.1f} points ({interval}{seeds}) over {row.baseline}"
-
-
-def is_better(row: MethodRow) -> bool:
-    """Return whether the whole interval of the gain lies above zero."""
-    return row.gain is not None and row.gain.interval is not None and row.gain.interval[0] > 0
-
-
-def best_first(rows: Sequence[MethodRow]) -> list[MethodRow]:
-    """Return the methods that have a gain, the largest first."""
-    return sorted((row for row in rows if row.gain is not None), key=lambda row: -row.gain.mean if row.gain else 0.0)
-
-
-def answer(rows: Sequence[MethodRow]) -> str:
-    """Return in one sentence which methods are better than none here; empty where nothing was compared."""
-    tried = best_first(rows)
-    better = [gain_text(row) for row in tried if is_better(row)]
-    if better:
-        return f"Best here: {better[0]}." + (f" Also: {'; '.join(better[1:3])}." if better[1:] else "")
-    if not tried:
-        return ""
-    none = "The method gained nothing" if len(tried) == 1 else f"None of the {len(tried)} methods gained anything"
-    return f"{none} for certain in test accuracy. The most: {gain_text(tried[0])}."
+    by_run = ends(frame_of((None, run) for run in chosen)).dropna(axis=1, how="all") if chosen else {}
+    if "accuracy" not in by_run:
+        return Methods()
+    balanced, measure = is_balanced(by_run), "accuracy"
+    if balanced:
+        by_run = by_run.drop(columns=["balanced_accuracy", "macro_f1"], errors="ignore")
+    elif "balanced_accuracy" in by_run and by_run["balanced_accuracy"].notna().all():
+        measure = "balanced_accuracy"
+    return Methods(compare(chosen, by_run.pop(measure).tolist(), by_run), measure.replace("_", " "), balanced)

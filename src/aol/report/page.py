@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import json
 import os
 from collections.abc import Sequence
 from functools import cache
@@ -19,7 +20,6 @@ from string import Template
 from aol._files import write_atomically
 from aol._need import need
 from aol.records.record import Json
-from aol.report.codec import as_script
 from aol.report.payload import payload
 from aol.report.run_data import RunData
 
@@ -67,6 +67,15 @@ def document(data: Json, title: str) -> str:
         policy=policy, title=html.escape(title.encode(errors="replace").decode()), style=_asset("page.css"),
         licences=html.escape(_asset("licences.txt")), library=library, script=own, data=as_script(data),
     )  # fmt: skip
+
+
+def as_script(value: Json) -> str:
+    r"""Return JSON for a `<script type="application/json">` element: nothing in it can end the element.
+
+    >>> as_script({"name": "</script>"})
+    '{"name":"\\u003c/script>"}'
+    """
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _asset(name: str) -> str:

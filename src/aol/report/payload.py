@@ -6,7 +6,6 @@ What does not fit is thinned evenly or left out, and a note on the page says so.
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import zip_longest
@@ -16,17 +15,15 @@ import numpy as np
 
 from aol._values import unlike
 from aol._version import __version__
-from aol.records.compare import MethodRow
 from aol.records.metrics import MEASURES, at_the_end, is_stream
 from aol.records.record import Json, Run, numbers
 from aol.records.samples import Shorts
 from aol.report.advice import advise
 from aol.report.codec import pack, spread, steps
 from aol.report.figures.summary import parts
-from aol.report.methods import answer, method_rows
+from aol.report.methods import Methods, methods_of
 from aol.report.run_data import RunData, last_known, trend
-from aol.report.samples import Samples, choose, doubtful_first, oldest_first
-from aol.report.survival import episodes, kaplan_meier
+from aol.report.samples import Samples, choose, doubtful_first, episodes, kaplan_meier, oldest_first
 
 RUNS = 24  # with details; the others are rows of a table
 CLASSES = 100_000  # classes of all runs together, with details
@@ -50,30 +47,28 @@ READINGS = {
     "age": 0.5, "test_accuracy": 1.0, "weight": 0.5, "train_accuracy": 1.0, "smoothed_age": 0.5, "train_loss": 0.5,
     "train_margin": 1.0, "test_age": 0.5, "test_loss": 0.5, "test_margin": 1.0, "mean_age": 0.5,
 }  # fmt: skip
-_ALL_SAMPLES = (
-    "Samples: the oldest and the most doubtful of all and of each class are listed. "
-    "The table of all samples: aol report RUN --export FILE.csv."
-)
 
 
 def payload(runs: Sequence[RunData], *, refresh: float | None = None, now: datetime | None = None) -> dict[str, Json]:
     """Return what the page shows; an open page loads itself again after `refresh` seconds."""
     most = max([len(data.run.classes) for data in runs], default=1)
     detailed = min(len(runs), RUNS, max(2, CLASSES // max(1, most)))
+    methods = methods_of([data.run for data in runs])
     pictures, names, notes = dict[str, int](), list[list[str]](), list[str]()
     shown: list[Json] = []
-    methods = method_rows([data.run for data in runs])
     for place, data in enumerate(runs):
         classes = unlike(map(_short, data.run.classes))
         if classes not in names:
             names.append(classes)
-        details = _details(data, methods, detailed, pictures, notes) if place < detailed else {"details": False}
-        shown.append(_summary(data, measures=place < detailed) | {"set": names.index(classes)} | details)
+        details = _details(data, methods, detailed, pictures, notes) if place < detailed else {}
+        shown.append({"details": place < detailed, "set": names.index(classes)} | _summary(data, details) | details)
     if detailed < len(runs):
         notes.append(
             f"{len(runs)} runs are listed; classes and samples are shown for the first {detailed} of them. "
             "Give fewer runs to see the others."
         )
+    if len(methods.rows) > METHODS:
+        notes.append(f"Methods: the first {METHODS} of {len(methods.rows)} are listed.")
     when = (now or datetime.now()).astimezone()
     # What the page is about: the data sets, else the folder of the runs, and the date.
     sets = dict.fromkeys(str(name) for data in runs if (name := data.run.settings.get("data") or data.run.data))
@@ -86,36 +81,35 @@ def payload(runs: Sequence[RunData], *, refresh: float | None = None, now: datet
         "refresh": refresh,
         "classSets": [list(classes) for classes in names],
         "runs": shown,
-        "methods": _methods(methods, notes),
+        "methods": _methods(methods),
         "pictures": list(pictures),
         "notes": list(dict.fromkeys(notes)),
     }
 
 
-def _methods(rows: Sequence[MethodRow], notes: list[str]) -> dict[str, Json]:
+def _methods(methods: Methods) -> dict[str, Json]:
     """Return the methods side by side: what is to be said of them, other measures by name, and a row a method."""
-    if len(rows) > METHODS:
-        notes.append(f"Methods: the first {METHODS} of {len(rows)} are listed.")
-    shown: list[Json] = []
-    for row in rows[:METHODS]:
-        mean, ends = (math.nan, None) if row.gain is None else (row.gain.mean, row.gain.interval)
-        accuracy, deviation, gain, *measures = numbers([row.mean, row.spread, mean, *row.measures.values()], DIGITS)
-        shown.append(
+    rows: list[Json] = []
+    for row in methods.rows[:METHODS]:
+        gain = row.gain
+        rows.append(
             {
-                "name": _short(row.name), "method": _short(row.method), "seeds": row.seeds, "accuracy": accuracy,
-                "spread": deviation, "gain": gain, "interval": None if ends is None else numbers(ends, DIGITS),
-                "measures": measures,
+                "name": _short(row.name), "method": _short(row.method), "seeds": row.seeds,
+                "figure": numbers([row.mean], DIGITS)[0], "spread": numbers([row.spread], DIGITS)[0],
+                "gain": numbers([gain.mean], DIGITS)[0] if gain else None,
+                "interval": numbers(gain.interval, DIGITS) if gain and gain.interval else None,
+                "measures": numbers([*row.measures.values()], DIGITS), "verdict": methods.verdicts.get(row.name, ""),
             }
         )  # fmt: skip
-    baseline = next((row.baseline for row in rows if row.gain is not None), None)
-    named: list[Json] = [*rows[0].measures] if rows else []
-    return {"answer": answer(rows), "baseline": baseline, "measures": named, "rows": shown}
+    measures: list[Json] = [*methods.rows[0].measures] if methods.rows else []
+    named = {"answer": methods.answer(), "about": methods.about(), "measure": methods.measure}
+    return {**named, "measures": measures, "rows": rows}
 
 
-def _summary(data: RunData, *, measures: bool) -> dict[str, Json]:
-    """Return a row of the table of runs, and its curves; those of the classes only where `measures`."""
+def _summary(data: RunData, details: dict[str, Json]) -> dict[str, Json]:
+    """Return a row of the table of runs, and its curves; those of the classes only beside `details`."""
     run = data.run
-    left_out = set() if measures else {f"test_{name}" for name in MEASURES}
+    left_out = set() if details else {f"test_{name}" for name in MEASURES}
     accuracy = run.curves.get("test_accuracy", np.full(1, np.nan))
     last, tail = numbers([last_known(accuracy), at_the_end(accuracy, stream=is_stream(run))], DIGITS)
     kept = spread(len(run.epochs), POINTS)
@@ -131,13 +125,10 @@ def _summary(data: RunData, *, measures: bool) -> dict[str, Json]:
     }  # fmt: skip
 
 
-def _details(
-    data: RunData, methods: Sequence[MethodRow], runs: int, pictures: dict[str, int], notes: list[str]
-) -> dict[str, Json]:
+def _details(data: RunData, methods: Methods, runs: int, pictures: dict[str, int], notes: list[str]) -> dict[str, Json]:
     run, samples = data.run, data.samples
     last = {name: values for name in READINGS if (values := data.last(name)) is not None}
     details: dict[str, Json] = {
-        "details": True,
         "counts": None if run.counts is None else [*run.counts],
         "advice": [
             vars(advice) | {"classes": list(advice.classes[:CHIPS]), "more": max(0, len(advice.classes) - CHIPS)}
@@ -198,18 +189,18 @@ def add_picture(pictures: dict[str, int], picture: bytes | None, room: int = ROO
 def _survival(run: Run, samples: Samples) -> list[Json]:
     """Return how long errors last, by part of the classes: the share still open after t epochs, and the median."""
     of_sizes = parts(run.counts or np.bincount(samples.label, minlength=len(run.classes)))
-    group = np.full(len(run.classes), -1)
+    group = np.zeros(len(run.classes), np.int64)
     for number, part in enumerate(of_sizes):
         group[part.classes] = number
     shown: list[Json] = []
-    for part, errors in zip(of_sizes, episodes(samples.answers, group[samples.label]), strict=False):
-        share, total = kaplan_meier(errors), int((errors.ended + errors.open).sum())
+    for part, (ended, still_open) in zip(of_sizes, episodes(samples.answers, group[samples.label]), strict=False):
+        share, total = kaplan_meier(ended, still_open), int((ended + still_open).sum())
         kept, gone = spread(len(share), POINTS // 5), np.flatnonzero(share <= 0.5)
         if total:
             shown.append(
                 {
                     "name": part.name, "t": kept.tolist(), "share": numbers(share[kept], 4), "episodes": total,
-                    "open": int(errors.open.sum()), "median": int(gone[0]) if gone.size else None,
+                    "open": int(still_open.sum()), "median": int(gone[0]) if gone.size else None,
                 }
             )  # fmt: skip
     return shown
@@ -228,8 +219,11 @@ def _samples(data: RunData, samples: Samples, runs: int, pictures: dict[str, int
     places = {row: add_picture(pictures, picture) for row, picture in shown.items()}
     name, epochs, total = _short(data.name), len(data.run.epochs), len(samples)
     if len(rows) < total:
-        counts = f"{len(old):,} are listed as oldest, {len(doubted):,} as doubtful"
-        notes += [_ALL_SAMPLES, f"{name}, of {total:,} samples: {counts}."]
+        notes += [
+            "Samples: the oldest and the most doubtful of all and of each class are listed. "
+            "The table of all samples: aol report RUN --export FILE.csv.",
+            f"{name}, of {total:,} samples: {len(old):,} are listed as oldest, {len(doubted):,} as doubtful.",
+        ]
     if epochs > EPOCHS:
         notes.append(f"{name}: age histories of samples show the last {EPOCHS} of {epochs:,} epochs.")
     if any(picture and places[row] < 0 for row, picture in shown.items()):
@@ -244,14 +238,13 @@ def _samples(data: RunData, samples: Samples, runs: int, pictures: dict[str, int
     }  # fmt: skip
     about: Any = samples.about
     listed: dict[str, Json] = {name: values[rows].tolist() for name, values in whole.items()}
-    listed |= {name: numbers(values[rows], 4) for name, values in rounded.items()}
-    listed |= {
+    return {
+        **listed,
+        **{name: numbers(values[rows], 4) for name, values in rounded.items()},
         "id": [samples.id(row)[:LETTERS] for row in rows.tolist()], "history": [steps(column) for column in ages.T],
         "about": [about.get(row) for row in rows.tolist()] if about else None,
         "picture": [places.get(row, -1) for row in rows.tolist()],
         "oldest": np.searchsorted(rows, old).tolist(), "doubtful": np.searchsorted(rows, doubted).tolist(),
-    }  # fmt: skip
-    return listed | {
         "total": total, "wrong": int(np.where(samples.prediction < 0, samples.age > 1, samples.wrong_now).sum()),
         "unseen": int((samples.age == 0).sum()), "likely": int(samples.likely_mislabelled.sum()),
         "ages": _histogram(samples.age), "historyEpochs": EPOCHS, "historyMost": int(ages.max(initial=1)),

@@ -10,13 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from aol._values import unlike
-from aol.records.record import DamagedRunError, Floats, Run, read_run
-from aol.records.store import find_runs
-from aol.records.table import told_apart
+from aol.records.record import DamagedRunError, Floats, Matrix, Run
+from aol.records.table import read_runs, told_apart
 from aol.report.samples import Samples, samples_of
-
-# Class ages, the best first: records that were converted from aol 0.1.0 have smoothed ages only.
-_AGES = ("age", "smoothed_age")
 
 
 @dataclass(frozen=True)
@@ -42,8 +38,8 @@ class RunData:
 
     @property
     def age(self) -> Floats | None:
-        """The last known age of each class, `[C]`; the smoothed age where there is no other."""
-        known = (age for age in map(self.last, _AGES) if age is not None and np.isfinite(age).any())
+        """The last known age of each class, `[C]`; the smoothed age where there is no other, as in aol 0.1.0."""
+        known = (age for age in map(self.last, ("age", "smoothed_age")) if age is not None and np.isfinite(age).any())
         return next(known, None)
 
 
@@ -53,50 +49,47 @@ def load(*paths: str | os.PathLike[str], damaged: Callable[[str], None] | None =
     A folder is the `--out` of a command, the folder of a study or of a `Recorder`, one run, or a folder of those.
     Where others can be read, damaged runs are left out and `damaged` gets the reasons; without it they are an error.
     """
-    runs, problems = [], []
-    for folder in find_runs(*paths):
+    runs, problems, read = list[RunData](), list[DamagedRunError](), 0
+    for folder, run in read_runs(paths, problems):
         try:
-            runs.append(_read(folder))
+            data, read = _with_samples(folder, run), read + 1
         except DamagedRunError as error:
             problems.append(error)
+            continue
+        if len(data.run.epochs):
+            runs.append(data)
     for problem in problems:
-        if damaged is None or not runs:
+        if damaged is None or not read:
             raise problem
         damaged(str(problem))
-    known = [data for data in runs if data is not None]
     # Runs of one name are told apart by the settings in which they differ, else by number.
-    names = unlike(told_apart([data.name for data in known], [data.run for data in known]))
-    return [replace(data, name=name) for data, name in zip(known, names, strict=True)]
+    names = unlike(told_apart([data.name for data in runs], [data.run for data in runs]))
+    return [replace(data, name=name) for data, name in zip(runs, names, strict=True)]
 
 
-def _read(folder: Path) -> RunData | None:
-    run = read_run(folder)
+def _with_samples(folder: Path, run: Run) -> RunData:
     samples = samples_of(folder, run)
     # The two files of a run that is being trained, or was resumed, may be some epochs apart.
     if samples is not None and len(run.epochs) != len(samples.answers):
         epochs = min(len(run.epochs), len(samples.answers))
         answers = samples.answers.first(epochs)
         run, samples = run.first(epochs), replace(samples, answers=answers, age=answers.last())
-    if not len(run.epochs):
-        return None
-    name = run.method if run.seed is None else f"{run.method}, seed {run.seed}"
-    return RunData(name, folder, run, samples)
+    return RunData(run.method if run.seed is None else f"{run.method}, seed {run.seed}", folder, run, samples)
 
 
-def last_known(values: np.ndarray[tuple[int, ...], np.dtype[np.floating]]) -> Floats:
+def last_known(values: Floats | Matrix) -> Floats:
     """Return the last value of each column that is a number, `[E, ...] → [...]`; NaN where there is none.
 
     >>> last_known(np.array([[1.0, 2.0, np.nan], [3.0, np.nan, np.nan]])).tolist()
     [3.0, 2.0, nan]
     """
-    if not len(values):
-        return np.full(values.shape[1:], np.nan)
     known = np.isfinite(values)
-    place = np.asarray(len(values) - 1 - known[::-1].argmax(0))
-    return np.where(known.any(0), np.take_along_axis(values, place[None], 0)[0], np.nan)
+    place = np.where(known, np.arange(len(values)).reshape(-1, *[1] * (values.ndim - 1)), 0).max(0, initial=0)
+    last = np.take_along_axis(values, place[None], 0)[0] if len(values) else np.nan
+    return np.where(known.any(0), last, np.nan)
 
 
-def trend(values: np.ndarray[tuple[int, ...], np.dtype[np.floating]]) -> Floats:
+def trend(values: Matrix) -> Floats:
     """Return by how much each column changed over its last quarter, `[E, C] → [C]`.
 
     >>> trend(np.array([[4.0], [4.0], [3.0], [3.0], [1.0]])).tolist()

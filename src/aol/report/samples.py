@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from aol.records.history import Answers
 from aol.records.previews import Description, png, read_previews
 from aol.records.record import DamagedRunError, Floats, Ints, Run
 from aol.records.samples import FILE, Reals, SampleTable, Shorts, read_ids, read_samples
@@ -87,26 +88,32 @@ class Samples(SampleTable):
         """Which labels are likely wrong."""
         return np.asarray(self.suspicion > 0.5)
 
+    @cached_property
+    def _pairs(self) -> pd.DataFrame:
+        """The labels and last answers that occur together, and how often."""
+        known = self.prediction >= 0
+        size = 1 + int(max(self.label.max(initial=0), self.prediction.max(initial=0)))
+        codes, count = np.unique(self.label[known] * size + self.prediction[known], return_counts=True)
+        return pd.DataFrame({"label": codes // size, "answer": codes % size, "count": count})
+
     def confusion(self, num_classes: int) -> tuple[Ints, Floats]:
         """Return the most frequent wrong answer of each class (-1: none) and its share of these answers, `[C]` each."""
-        wrong, answer, share = self.wrong_now, np.full(num_classes, -1), np.zeros(num_classes)
-        shares = pd.Series(self.prediction[wrong]).groupby(self.label[wrong]).value_counts(normalize=True)
-        most = shares.groupby(level=0).idxmax()
-        answer[most.index] = [place[1] for place in most]
-        share[most.index] = shares.groupby(level=0).max()
-        return answer, share
+        wrong = self._pairs.query("label != answer").sort_values("count", ascending=False, kind="stable")
+        most = wrong.drop_duplicates("label").set_index("label").reindex(range(num_classes))
+        share = most["count"] / wrong.groupby("label")["count"].sum()
+        return most["answer"].fillna(-1).to_numpy(np.int64), share.fillna(0.0).to_numpy()
 
     def confusion_matrix(self, num_classes: int, most: int = 30) -> tuple[list[int], list[list[int]]]:
         """Return the classes with the most wrong answers, in their order, and how often each got which last answer.
 
         Of `most` classes at most: a class counts with the wrong answers to its samples and those that name it.
         """
-        wrong, label, answer = self.wrong_now, self.label, self.prediction.astype(np.int64)
-        part = np.bincount(label[wrong], minlength=num_classes) + np.bincount(answer[wrong], minlength=num_classes)
+        wrong = self._pairs.query("label != answer")
+        part = sum(np.bincount(wrong[own], wrong["count"], num_classes) for own in ("label", "answer"))
         chosen = np.sort(np.argsort(-part, kind="stable")[:most])
-        shown = np.isin(label, chosen) & np.isin(answer, chosen)
-        counts = pd.crosstab(label[shown], answer[shown]).reindex(index=chosen, columns=chosen, fill_value=0)
-        return chosen.tolist(), counts.to_numpy().tolist()
+        shown = self._pairs[self._pairs[["label", "answer"]].isin(chosen).all(axis=1)]
+        counts = shown.pivot(index="label", columns="answer", values="count").reindex(chosen, columns=chosen)
+        return chosen.tolist(), counts.fillna(0).to_numpy(np.int64).tolist()
 
 
 def samples_of(folder: Path, run: Run) -> Samples | None:
@@ -126,6 +133,49 @@ def samples_of(folder: Path, run: Run) -> Samples | None:
         ids=read_ids(folder, len(table)),
         test_accuracy=run.by_class.get("test_accuracy"),
     )
+
+
+# How long errors last
+
+
+def episodes(answers: Answers, group: Ints) -> list[tuple[Ints, Ints]]:
+    """Return for each group how many error episodes ended, and how many are open, after d epochs: `int64 [E + 1]` each.
+
+    An episode is an unbroken stretch of age above one, as long as the age less one. `group [N]` numbers the groups of
+    samples from 0. Episodes that were under way before the record began are left out: their length is not on record.
+
+    >>> from aol.records.history import pack
+    >>> right = np.array([[0, 1], [0, 1], [1, 0]], bool)
+    >>> [(ended.tolist(), still.tolist()) for ended, still in episodes(Answers(pack(right), None, 2), np.array([0, 0]))]
+    [([0, 0, 1, 0], [0, 1, 0, 0])]
+    """
+    groups, longest = int(group.max(initial=-1)) + 1, len(answers) + 1
+    before = np.ones(answers.size, np.int32) if answers.start is None else answers.start
+    counts, ended = before <= 1, np.zeros(groups * longest, np.int64)
+
+    def lengths(rows: Masks) -> Ints:
+        return np.bincount((group * longest + before - 1)[rows & counts], minlength=len(ended))
+
+    for _, _, age in answers.epochs():
+        over = (before > 1) & (age == 1)
+        ended += lengths(over)
+        counts, before = counts | over, age
+    return list(zip(ended.reshape(groups, -1), lengths(before > 1).reshape(groups, -1), strict=True))
+
+
+def kaplan_meier(ended: Ints, still_open: Ints) -> Floats:
+    r"""Return the share of episodes that live longer than t epochs, at t = 0, 1, 2, …, by the product-limit estimate.
+
+    .. math:: \hat S(t) = \prod_{d \le t} \left(1 - \frac{e_d}{n_d}\right)
+
+    where e_d episodes ended after d epochs, of n_d that had lived so long; those still open are censored on the right.
+
+    >>> kaplan_meier(np.array([0, 2, 1]), np.array([0, 1, 0]))
+    array([1. , 0.5, 0. ])
+    """
+    leaving = np.trim_zeros(ended + still_open, "b")
+    at_risk = leaving[::-1].cumsum()[::-1]
+    return np.cumprod(1.0 - ended[: len(leaving)] / np.maximum(at_risk, 1)) if len(leaving) else np.ones(1)
 
 
 # Which are shown

@@ -20,7 +20,6 @@ from aol.report.page import write_page
 from aol.report.run_data import RunData, load
 
 RECORDS = frozenset((record.FILE, samples.FILE, store.REQUEST))  # other files in the folder may change
-_SHARE = 0.5  # of the time at most is spent on reading and writing
 _LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)  # waiting does not help
 
 
@@ -36,8 +35,9 @@ def write_report(
     """Write what is asked for of the runs in some folders, and return the files by kind: page, figures, tables.
 
     `damaged` gets the reason for each run that is left out because its record is damaged; by default that is an error.
+    A table is written for each run that has samples; of several runs, beside `table`, named by the run's folder.
     """
-    runs = _some(load(*paths, damaged=damaged), paths)
+    runs = _some(paths, damaged)
     written: dict[str, list[Path]] = {}
     if page is not None:
         write_page(runs, page)
@@ -45,21 +45,20 @@ def write_report(
     if figures is not None:
         written["figures"] = draw(frame_of((data.folder, data.run) for data in runs), figures, formats)
     if table is not None:
-        written["tables"] = [export(data, place) for data, place in table_files(runs, table)]
+        kept = [data for data in runs if data.samples is not None]
+        if not kept:
+            raise RuntimeError("no run here recorded its samples: --export needs runs trained with --keep-samples.")
+        names = unlike((data.folder.name for data in kept), "-{}")
+        places = [table.with_stem(f"{table.stem}-{name}") for name in names] if kept[1:] else [table]
+        written["tables"] = [export(data, place) for data, place in zip(kept, places, strict=True)]
     return written
 
 
-def table_files(runs: Sequence[RunData], path: Path) -> list[tuple[RunData, Path]]:
-    """Return which table goes to which file: the one asked for, or one a run beside it, named by the run's folder."""
-    kept = [data for data in runs if data.samples is not None]
-    if not kept:
-        raise RuntimeError("no run here recorded its samples: --export needs runs trained with --keep-samples.")
-    names = unlike((data.folder.name for data in kept), "-{}")
-    places = [path.with_stem(f"{path.stem}-{name}") for name in names] if kept[1:] else [path]
-    return list(zip(kept, places, strict=True))
-
-
-# Following runs
+def _some(paths: Sequence[Path], damaged: Callable[[str], None] | None = None) -> list[RunData]:
+    runs = load(*paths, damaged=damaged)
+    if not runs:
+        raise store.NoRunsError(f"{', '.join(map(str, paths))}: no epoch has finished yet; --watch waits for it.")
+    return runs
 
 
 def follow_runs(
@@ -80,37 +79,32 @@ def follow_runs(
     before, said, runs = None, "", list[RunData]()
     try:
         while True:
-            begun, now, problem = time.monotonic(), record_states(paths), ""
-            try:
-                if now != before:
-                    runs = _some(load(*paths), paths)
+            begun, now = time.monotonic(), record_states(paths)
+            if now != before:
+                try:
+                    runs = _some(paths)
                     finished = all_finished(paths, runs)
                     write_page(runs, page, refresh=None if finished else every)
+                except (store.NoRunsError, record.DamagedRunError, OSError) as reason:
+                    if isinstance(reason, OSError) and reason.errno in _LASTING:
+                        raise
+                    text = f"{reason} Waiting."
+                else:
                     if before is None:
                         opened(page)
                     before = now
                     epochs = ", ".join(str(data.run.epochs[-1]) for data in runs[:8]) + ", …" * (len(runs) > 8)
-                    say(f"{page}: {'all runs have finished' if finished else f'epoch {epochs}'}")
-                    if finished:
-                        return
-            except (store.NoRunsError, record.DamagedRunError, OSError) as reason:
-                if isinstance(reason, OSError) and reason.errno in _LASTING:
-                    raise
-                problem = f"{reason} Waiting."
-            if problem and problem != said:
-                say(problem)
-            said = problem
-            sleep(max(every, (time.monotonic() - begun) / _SHARE))
+                    text = f"{page}: {'all runs have finished' if finished else f'epoch {epochs}'}"
+                if text != said:
+                    say(text)
+                if now == before and finished:
+                    return
+                said = text
+            sleep(max(every, 2 * (time.monotonic() - begun)))
     except KeyboardInterrupt:
         if runs:
             write_page(runs, page)
         raise
-
-
-def _some(runs: list[RunData], paths: Sequence[Path]) -> list[RunData]:
-    if not runs:
-        raise store.NoRunsError(f"{', '.join(map(str, paths))}: no epoch has finished yet; --watch waits for it.")
-    return runs
 
 
 def record_states(paths: Sequence[Path]) -> set[tuple[str, int, int]]:

@@ -12,12 +12,20 @@ import pytest
 from scipy import stats
 
 from aol.lab.settings import Settings
-from aol.lab.study.correlations import NOT_JUDGED, SIGNALS, SIGNS, Correlation, correlations, fisher, judge_correlations
+from aol.lab.study.correlations import (
+    NOT_JUDGED,
+    SIGNALS,
+    SIGNS,
+    Correlation,
+    correlations,
+    fisher,
+    judge_correlations,
+    pearson,
+)
 from aol.lab.study.spec import load
 from aol.lab.study.tables import render, tables
 from aol.lab.study.verdict import FAILS, HOLDS, OPEN
 from aol.records.record import Run
-from aol.report.figures.summary import correlation
 from tests.support.made_up import record, results
 
 
@@ -33,8 +41,7 @@ def _record(seed: int, *, classes: int = 100, noise: float = 0.5, settings: Sett
 
 def test_classes_without_a_reading_are_left_out() -> None:
     def r(first: list[float], second: list[float]) -> tuple[float, int] | None:
-        found = correlation(np.array(first), np.array(second))
-        return None if found is None else (found.r, found.n)
+        return pearson(np.array(first), np.array(second))
 
     nan = float("nan")
     assert r([1.0, 2.0, 4.0, nan, 5.0], [1.0, 2.0, 4.0, 9.0, nan]) == (pytest.approx(1.0), 3)
@@ -56,9 +63,9 @@ def test_the_interval_covers() -> None:
     hits = 0
     for _ in range(2000):
         x, noise = rng.standard_normal((2, 100))
-        found = correlation(x, 0.7 * x + np.sqrt(1 - 0.49) * noise)
+        found = pearson(x, 0.7 * x + np.sqrt(1 - 0.49) * noise)
         assert found is not None
-        _, low, high, _ = fisher([found.r], 100)
+        _, low, high, _ = fisher([found[0]], 100)
         hits += low <= 0.7 <= high
     assert hits / 2000 == pytest.approx(0.95, abs=0.017)
 

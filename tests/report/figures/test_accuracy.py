@@ -54,9 +54,7 @@ def test_a_reading_taken_now_and_then_is_drawn_where_all_seeds_have_it() -> None
     one, two = seeds_of("none", [0.5, 0.9])
     one.run.curves["test_accuracy"][[0, 2]] = np.nan
     two.run.curves["test_accuracy"][[2, 4]] = np.nan
-    found = curve(methods(frame(one, two))[0])
-    assert found is not None
-    assert found.x.tolist() == [2, 4, 6]
+    assert curve(methods(frame(one, two))[0]).index.tolist() == [2, 4, 6]
     assert accuracy_curves(methods(frame(changed(one, curves={})))) is None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aol.records.metrics import at_the_end
-from aol.report.figures.summary import at_end, correlation, methods, parts
+from aol.report.figures.summary import at_end, methods, parts
 from tests.support.made_runs import frame, make_data
 
 
@@ -75,13 +75,3 @@ def test_head_middle_and_tail_are_thirds_that_do_not_tear_equals_apart(name: str
     for part in found:
         sizes = [counts[c] for c in part.classes]
         assert (part.fewest, part.most) == (min(sizes), max(sizes))
-
-
-def test_a_correlation_is_pearsons_and_gaps_are_left_out() -> None:
-    x, noise = np.random.default_rng(1).normal(size=(2, 40))
-    y = -0.7 * x + noise
-    assert correlation(np.append(x, np.nan), np.append(y, 1.0)) == (pytest.approx(np.corrcoef(x, y)[0, 1]), 40)
-    line = np.arange(5.0)
-    assert correlation(line[:2], line[:2]) is None
-    assert correlation(line, np.ones(5)) is None
-    assert correlation(line, -2 * line) == (-1.0, 5)

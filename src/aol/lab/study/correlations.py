@@ -11,11 +11,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from scipy import stats
 
 from aol.lab.study.verdict import ALPHA, FAILS, HOLDS, OPEN
-from aol.records.record import Run
-from aol.report.figures.summary import correlation
+from aol.records.record import Floats, Run
 from aol.stats import holm
 
 # By the paper's name: the name in a record.
@@ -61,6 +61,18 @@ def fisher(r: Sequence[float], classes: int) -> tuple[float, float, float, float
     return math.tanh(z), math.tanh(z - half), math.tanh(z + half), p
 
 
+def pearson(x: Floats, y: Floats) -> tuple[float, int] | None:
+    """Return Pearson's r and the number of pairs; None below 3 pairs or without spread. NaNs are left out.
+
+    >>> pearson(np.array([1.0, 2.0, 3.0, 4.0, np.nan]), np.array([1.0, 3.0, 2.0, 4.0, 5.0]))
+    (0.8, 4)
+    """
+    x, y = np.stack([x, y])[:, np.isfinite(x) & np.isfinite(y)]
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    return float(stats.pearsonr(x, y).statistic), len(x)
+
+
 def correlations(runs: Sequence[Run]) -> list[Correlation]:
     """Return how class age correlates with each signal, over runs that differ by their seeds only.
 
@@ -69,11 +81,11 @@ def correlations(runs: Sequence[Run]) -> list[Correlation]:
     rows = []
     whole = [run.by_class for run in runs if run.failed_at_epoch is None and "mean_age" in run.by_class]
     for signal, name in SIGNALS.items():
-        pairs = [correlation(own["mean_age"], own[name]) for own in whole if name in own]
+        pairs = [pearson(own["mean_age"], own[name]) for own in whole if name in own]
         known = [pair for pair in pairs if pair is not None]
-        classes = min((pair.n for pair in known), default=0)
+        classes = min((size for _, size in known), default=0)
         if classes >= 4:
-            r, low, high, p = fisher([pair.r for pair in known], classes)
+            r, low, high, p = fisher([r for r, _ in known], classes)
             rows.append(Correlation(signal, r, low, high, p, classes, len(known)))
     return rows
 

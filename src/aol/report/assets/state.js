@@ -86,6 +86,14 @@ function element(kind, attributes = {}, ...children) {
 }
 const part = (id) => document.getElementById(id);
 const fill = (id, ...children) => part(id).replaceChildren(...children.flat());
+const button = (text, attributes) => element("button", { type: "button", ...attributes }, text);
+// The content of a table: heads are [text, class], rows are elements.
+const table = (heads, rows) => [
+  element("thead", {}, element("tr", {}, heads.map(([text, kind]) => element("th", { scope: "col", class: kind }, text)))),
+  element("tbody", {}, rows),
+];
+const definitions = (kind, pairs) => element("dl", { class: kind }, pairs.flatMap(([name, value]) => [
+  element("dt", {}, name), element("dd", {}, value)]));
 
 function selector(text, id, options, value, onchange) {
   const made = element("select", { id, onchange: (event) => onchange(event.target.value) });

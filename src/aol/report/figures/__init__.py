@@ -1,25 +1,22 @@
 """Matplotlib figures of runs, at the width of a column. Matplotlib is imported when something is drawn.
 
-To add a figure, write its function and add a line to one of the three tables below. A function returns a figure, or
-None where what it shows was not recorded. `style.py` is the look of all figures, `summary.py` the numbers behind them.
+`style.py` is the look of all figures, `summary.py` the numbers behind them.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from aol._files import write_atomically
 from aol._values import unlike
 from aol.records.table import RunFrame
 from aol.report.figures import style
 from aol.report.figures.accuracy import accuracy_curves, head_middle_tail
 from aol.report.figures.heatmap import heatmap
-from aol.report.figures.summary import by_sizes, methods
-
-OF_METHODS = {"accuracy": accuracy_curves}  # all methods together
-BY_SIZES = {"head-middle-tail": head_middle_tail}  # methods whose classes have the same sizes
-OF_RUN = {"heatmap": heatmap}  # the first run of each method
+from aol.report.figures.summary import methods
 
 
 def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] = ("png",)) -> list[Path]:
@@ -37,13 +34,26 @@ def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] 
         raise ValueError(f"formats must be some of {', '.join(style.FORMATS)}, not {wrong[0] if wrong else 'none'!r}.")
     style.matplotlib()
     shown = methods(runs[runs["epochs_done"] > 0]) if len(runs) else []
-    figures = [(name, function(shown)) for name, function in OF_METHODS.items()]
-    figures += [(name, function(group)) for name, function in BY_SIZES.items() for group in by_sizes(shown)]
-    figures += [
-        (f"{name}-{style.file_name(method.name) or 'run'}", function(method.runs[0]))
-        for method in shown
-        for name, function in OF_RUN.items()
-    ]
-    names = unlike((name for name, _ in figures), "-{}")
-    drawn = [(name, figure) for name, (_, figure) in zip(names, figures, strict=True) if figure is not None]
-    return [path for name, figure in drawn for path in style.save(figure, Path(folder), name, formats)]
+    sizes = [tuple(sorted(method.runs[0].counts or ())) for method in shown]
+    figures = [("accuracy", accuracy_curves(shown))]
+    for size in dict.fromkeys(sizes):
+        alike = [method for method, own in zip(shown, sizes, strict=True) if own == size]
+        figures.append(("head-middle-tail", head_middle_tail(alike)))
+    figures += [(f"heatmap-{file_name(method.name) or 'run'}", heatmap(method.runs[0])) for method in shown]
+    written = []
+    for name, (_, figure) in zip(unlike((name for name, _ in figures), "-{}"), figures, strict=True):
+        for kind in formats if figure is not None else ():
+            written.append(Path(folder) / f"{name}.{kind}")
+            write_atomically(written[-1], style.rendered(figure, kind))
+    return written
+
+
+def file_name(text: str) -> str:
+    """Return a text as a file's name, whatever it is: letters and digits, with dashes between.
+
+    >>> file_name("cb+aol β=0.9999 ρ=0.3 ../x")
+    'cb-aol-beta-0.9999-rho-0.3-x'
+    """
+    for letter, name in (("ρ", "rho-"), ("β", "beta-"), ("γ", "gamma-"), ("τ", "tau-")):
+        text = text.replace(letter, name)
+    return re.sub(r"(?:[^A-Za-z0-9.]|\.(?![0-9]))+", "-", text).strip("-.")[:120]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from aol.records.record import Floats, Ints
 from aol.report.figures import style
 from aol.report.figures.summary import Method, Part, at_end, parts, time_unit
 
@@ -17,60 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_READING = "test_accuracy"
 MOST = 7  # methods: so many have a colour of their own
 _WIDEST = 9  # letters of two sizes that fit below a group of bars; more take two lines
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One method over time: mean over its runs, and their standard deviation (NaN for a single one)."""
-
-    name: str
-    runs: int
-    x: Ints
-    mean: Floats
-    deviation: Floats
-
-
-def mean_curve(name: str, readings: Sequence[Mapping[int, float]]) -> Curve | None:
-    """Return the mean of runs, each a reading by epoch, in those epochs in which all took it; None without any.
-
-    >>> curve = mean_curve("aol", [{1: 0.25, 2: 0.5}, {2: 0.75, 3: 0.5}])
-    >>> curve.x.tolist(), curve.mean.tolist(), round(float(curve.deviation[0]), 4)
-    ([2], [0.625], 0.1768)
-    """
-    table = pd.DataFrame(list(readings)).dropna(axis=1).sort_index(axis=1)
-    if table.empty:
-        return None
-    values = table.to_numpy()
-    deviation = values.std(0, ddof=1) if len(readings) > 1 else np.full(len(values[0]), np.nan)
-    return Curve(name, len(readings), table.columns.to_numpy(), values.mean(0), deviation)
-
-
-def draw_curve(axes: Axes, shown: Curve, place: int, label: str, *, alpha: float) -> None:
-    """Draw a curve in percent, in the colour and line of its place among the methods; its band with `alpha`."""
-    colour, line = style.COLOURS[place % len(style.COLOURS)], style.LINES[place % len(style.LINES)]
-    marker = "o" if len(shown.x) == 1 else "None"
-    axes.plot(shown.x, 100 * shown.mean, line, color=colour, label=label, zorder=3, marker=marker)
-    if shown.runs > 1:
-        low, high = shown.mean - shown.deviation, shown.mean + shown.deviation
-        axes.fill_between(shown.x, 100 * low, 100 * high, color=colour, alpha=alpha, linewidth=0, zorder=2)
-
-
-def band_alpha(curves: int) -> float:
-    """Return how strong a band may be: many, one over the other, would hide the lines."""
-    return min(0.18, 0.5 / curves)
-
-
-def curve(method: Method) -> Curve | None:
-    """Return the test accuracy of a method in those epochs in which all its runs read it; None where there is none."""
-    runs = [run for run in method.runs if _READING in run.curves]
-    return mean_curve(method.name, [dict(zip(run.epochs.tolist(), run.curves[_READING], strict=True)) for run in runs])
-
-
-def _label(name: str, runs: int) -> str:
-    return style.shorten(name, 44) + (f" ({runs} seeds)" if runs > 1 else "")
 
 
 def foremost(methods: list[Method]) -> list[Method]:
@@ -79,20 +25,40 @@ def foremost(methods: list[Method]) -> list[Method]:
     return [method for method in methods if method is methods[0] or any(method is one for one in best)]
 
 
+def curve(method: Method) -> pd.DataFrame:
+    """Return mean and standard deviation of test accuracy by epoch, in those epochs in which all runs read it."""
+    runs = [pd.Series(run.curves["test_accuracy"], run.epochs) for run in method.runs if "test_accuracy" in run.curves]
+    by_epoch = pd.concat(runs, axis=1).dropna().sort_index() if runs else pd.DataFrame()
+    return pd.DataFrame({"mean": by_epoch.mean(axis=1), "deviation": by_epoch.std(axis=1)})
+
+
 @style.styled
 def accuracy_curves(methods: list[Method]) -> Figure | None:
     """Return the test accuracy of methods over time, bands of one standard deviation; None where none was read."""
-    lines = [line for line in map(curve, foremost(methods)) if line is not None]
-    if not lines:
+    curves = [(method, 100 * curve(method)) for method in foremost(methods)]
+    curves = [(method, values) for method, values in curves if len(values)]
+    if not curves:
         return None
-    labels = [_label(line.name, line.runs) for line in lines]
+    labels = [_label(method) for method, _ in curves]
     figure, (axes,) = style.panels(1.75 + style.legend_height(labels))
-    for number, line in enumerate(lines):
-        draw_curve(axes, line, number, labels[number], alpha=band_alpha(len(lines)))
+    alpha = min(0.18, 0.5 / len(curves))  # many strong bands, one over the other, would hide the lines
+    for place, (_, values) in enumerate(curves):
+        colour, line = style.COLOURS[place % len(style.COLOURS)], style.LINES[place % len(style.LINES)]
+        marker, (mean, deviation) = "o" if len(values) == 1 else "None", (values["mean"], values["deviation"])
+        axes.plot(values.index, mean, line, color=colour, label=labels[place], zorder=3, marker=marker)
+        if deviation.notna().any():
+            axes.fill_between(
+                values.index, mean - deviation, mean + deviation, color=colour, alpha=alpha, linewidth=0, zorder=2
+            )
     longest = max((method.runs[0] for method in methods), key=lambda run: len(run.epochs))
     style.set_time_axis(axes, longest.epochs, time_unit(longest))
     axes.margins(x=0.01)
     return _finished(figure, axes, labels)
+
+
+def _label(method: Method) -> str:
+    runs = len(method.runs)
+    return style.shorten(method.name, 44) + (f" ({runs} seeds)" if runs > 1 else "")
 
 
 def _finished(figure: Figure, axes: Axes, labels: Sequence[str]) -> Figure:
@@ -100,9 +66,6 @@ def _finished(figure: Figure, axes: Axes, labels: Sequence[str]) -> Figure:
     style.limit_ticks(axes, y=5)
     style.legend(figure, labels)
     return figure
-
-
-# Head, middle and tail
 
 
 @style.styled
@@ -115,9 +78,10 @@ def head_middle_tail(methods: list[Method]) -> Figure | None:
     shown = [method for method in foremost(methods) if not np.isnan(at_end(method, names[-1])[0])]
     if not shown:
         return None
-    labels = [_label(method.name, len(method.runs)) for method in shown]
+    labels = [_label(method) for method in shown]
     figure, (axes,) = style.panels(1.7 + style.legend_height(labels))
     width = 0.8 / len(shown)
+    around = style.matplotlib("patheffects").withStroke(linewidth=1.8, foreground="white")
     for number, method in enumerate(shown):
         place = np.arange(len(names)) + (number - (len(shown) - 1) / 2) * width
         means, deviations = 100 * np.array([at_end(method, name) for name in names]).T
@@ -126,7 +90,6 @@ def head_middle_tail(methods: list[Method]) -> Figure | None:
             yerr=None if np.isnan(deviations).all() else np.nan_to_num(deviations),
             error_kw={"linewidth": 0.8, "capsize": 1.5, "ecolor": "#333333"},
         )  # fmt: skip
-        around = style.matplotlib("patheffects").withStroke(linewidth=1.8, foreground="white")
         for whisker in (*drawn.errorbar[1], *drawn.errorbar[2]) if drawn.errorbar else ():
             whisker.set_path_effects([around])  # they show on a dark bar then too
     between = "\nto " if any(len(_sizes(part, "–")) > _WIDEST for part in of_sizes) else "–"

@@ -38,7 +38,11 @@ def draw_forest(blocks: Sequence[Block], axis: str, reference: str) -> Figure:
     More than 20 rows in several blocks are drawn in two columns, of one scale.
     """
     estimates = [row for _, rows in blocks for row in rows]
-    columns = _halves(blocks) if len(estimates) > _MOST_ROWS else [blocks]
+    columns: list[Sequence[Block]] = [blocks]
+    if len(estimates) > _MOST_ROWS and len(blocks) > 1:  # in two columns, the longer one as short as it can be
+        sizes = [len(rows) + 1 for _, rows in blocks]
+        cut = min(range(len(blocks) - 1, 0, -1), key=lambda cut: max(sum(sizes[:cut]), sum(sizes[cut:])))
+        columns = [blocks[:cut], blocks[cut:]]
     heights = [sum(_ROW * len(rows) + _HEAD * bool(name) for name, rows in column) for column in columns]
     wide, letters = (5.2, 60) if len(columns) == 1 else (8.4, 44)
     figure, panels = style.panels(max(heights) + _AXIS, 1, len(columns), width=wide, share_x=True)
@@ -54,15 +58,6 @@ def draw_forest(blocks: Sequence[Block], axis: str, reference: str) -> Figure:
         handles += panels[0].plot([], [], "o", color=style.GREY, markerfacecolor="none", label=reference)
     figure.legend(handles=handles, loc="outside lower center", ncols=2)
     return figure
-
-
-def _halves(blocks: Sequence[Block]) -> list[Sequence[Block]]:
-    """Return blocks in two parts whose longer one has the fewest rows; a single block stays whole."""
-    sizes = [len(rows) + 1 for _, rows in blocks]
-    if len(blocks) < 2:
-        return [blocks]
-    cut = min(range(len(blocks) - 1, 0, -1), key=lambda cut: max(sum(sizes[:cut]), sum(sizes[cut:])))
-    return [blocks[:cut], blocks[cut:]]
 
 
 def _fill(axes: Axes, blocks: Sequence[Block], letters: int) -> float:

@@ -32,7 +32,7 @@ class AgeMap:
         counts: training samples a class, `[C]`; all equal, or None, where there is no head and no tail.
         names: of the classes; where they have none, their numbers.
         time: what an epoch is: "epoch", on a stream "step".
-        numbered: whether the names are numbers; then some are written with their sizes, however many classes there are.
+        numbered: whether the names are numbers; then some are written with their sizes, however many there are.
     """
 
     age: Floats
@@ -98,8 +98,7 @@ def draw_ages(figure: Figure, panels: Sequence[Axes], maps: Sequence[AgeMap], *,
     ticks = [*(age for age in ages if 1.25 * age < largest), largest]
     bar.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
     bar.minorticks_off()
-    units = " or ".join(dict.fromkeys(f"{shown.time}s" for shown in maps))
-    bar.set_label(f"class age ({units})")
+    bar.set_label(f"class age ({' or '.join(dict.fromkeys(f'{shown.time}s' for shown in maps))})")
 
 
 def _name_classes(axes: Axes, shown: AgeMap) -> None:

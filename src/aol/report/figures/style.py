@@ -1,6 +1,6 @@
 """The style of figures: column width, colours for the colour-blind, embedded fonts.
 
-Assumes matplotlib, imported on first use. Figures are made without pyplot: nothing global is touched.
+Matplotlib is imported on first use. Figures are made without pyplot: nothing global is touched.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, wraps
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from aol._files import write_atomically
 from aol._need import need
 from aol.records.record import Floats, Ints
 
@@ -42,8 +40,7 @@ def matplotlib(part: str | None = None) -> ModuleType:
 
 @cache
 def _rules() -> dict[str, object]:
-    fonts = matplotlib("font_manager")
-    known = {entry.name for entry in fonts.fontManager.ttflist}
+    known = {entry.name for entry in matplotlib("font_manager").fontManager.ttflist}
     return {
         "font.family": ["DejaVu Sans", *(name for name in _MORE_FONTS if name in known)],
         "font.size": 7.0, "axes.labelsize": 7.5, "axes.titlesize": 7.5, "legend.fontsize": 6.5,
@@ -75,22 +72,13 @@ def panels(
     return figure, figure.subplots(rows, columns, squeeze=False, sharex=share_x).ravel().tolist()
 
 
-def save(figure: Figure, folder: Path, name: str, formats: Sequence[str]) -> list[Path]:
-    """Write a figure in each format, whole or not at all, and return the files."""
-    written = {kind: folder / f"{name}.{kind}" for kind in formats}
-    for kind, path in written.items():
-        write_atomically(path, rendered(figure, kind))
-    return list(written.values())
-
-
 def rendered(figure: Figure, kind: str, *, text: bool = False) -> bytes:
     """Return a figure as the bytes of a "png", "pdf" or "svg"; the same figure gives the same bytes.
 
     `text` keeps the text of an SVG as text: smaller, and shown in the reader's own sans-serif font.
     """
     left_out = {"png": ["Software"], "pdf": ["CreationDate", "Producer", "Creator"], "svg": ["Date"]}[kind]
-    buffer = io.BytesIO()
-    rules = _rules() | ({"svg.fonttype": "none"} if text else {})
+    buffer, rules = io.BytesIO(), _rules() | ({"svg.fonttype": "none"} if text else {})
     with matplotlib().rc_context(rules), warnings.catch_warnings():
         # A name in a script that no font here has is drawn as boxes; a warning a letter would not help.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
@@ -98,17 +86,6 @@ def rendered(figure: Figure, kind: str, *, text: bool = False) -> bytes:
     if text:  # names no font that only this machine has
         return re.sub(rb"font-family: [^;\"]*", b"font-family: 'DejaVu Sans', Verdana, sans-serif", buffer.getvalue())
     return buffer.getvalue()
-
-
-def file_name(text: str) -> str:
-    """Return a text as a file's name, whatever it is: letters and digits, with dashes between.
-
-    >>> file_name("cb+aol β=0.9999 ρ=0.3 ../x")
-    'cb-aol-beta-0.9999-rho-0.3-x'
-    """
-    for letter, name in (("ρ", "rho-"), ("β", "beta-"), ("γ", "gamma-"), ("τ", "tau-")):
-        text = text.replace(letter, name)
-    return re.sub(r"(?:[^A-Za-z0-9.]|\.(?![0-9]))+", "-", text).strip("-.")[:120]
 
 
 def shorten(text: str, most: int = 18) -> str:
@@ -127,9 +104,8 @@ def set_time_axis(axes: Axes, epochs: Ints | Floats, unit: str) -> None:
     if len(epochs) > 1:
         limit_ticks(axes, x=6, whole=True)
     else:  # a range of zero width
-        only = int(epochs[0])
-        axes.set_xlim(only - 0.5, only + 0.5)
-        axes.set_xticks([only])
+        axes.set_xlim(epochs[0] - 0.5, epochs[0] + 0.5)
+        axes.set_xticks([int(epochs[0])])
 
 
 def legend(figure: Figure, names: Sequence[str]) -> None:
@@ -148,7 +124,7 @@ def _columns(names: Sequence[str]) -> int:
 
 def limit_ticks(axes: Axes, *, x: int | None = None, y: int | None = None, whole: bool = False) -> None:
     """Put at most so many ticks on an axis, on round numbers."""
-    locator, steps = matplotlib("ticker").MaxNLocator, [1, 2, 2.5, 5, 10]
+    locator, least = matplotlib("ticker").MaxNLocator, 1 if whole else 3
     for axis, most in ((axes.xaxis, x), (axes.yaxis, y)):
         if most is not None:
-            axis.set_major_locator(locator(most, integer=whole, steps=steps, min_n_ticks=1 if whole else 3))
+            axis.set_major_locator(locator(most, integer=whole, steps=[1, 2, 2.5, 5, 10], min_n_ticks=least))

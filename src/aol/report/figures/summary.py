@@ -11,10 +11,8 @@ import pandas as pd
 
 from aol import metrics
 from aol.records.metrics import MEASURES, is_stream
-from aol.records.record import Floats, Ints, Run
+from aol.records.record import Ints, Run
 from aol.records.table import RunFrame, told_apart
-
-# Runs by method
 
 
 @dataclass(frozen=True)
@@ -41,52 +39,48 @@ def methods(frame: RunFrame) -> list[Method]:
     return [Method(name, frame.loc[ids]) for name, ids in zip(names, groups.values(), strict=True)]
 
 
-def by_sizes(methods: Sequence[Method]) -> list[list[Method]]:
-    """Return methods by the sizes of their classes: head and tail are comparable only where the sizes are equal."""
-    sizes = [tuple(sorted(method.runs[0].counts or ())) for method in methods]
-    return [[method for method, own in zip(methods, sizes, strict=True) if own == one] for one in dict.fromkeys(sizes)]
-
-
 def time_unit(run: Run) -> str:
     """Return what the time of a run is counted in: "epoch", on a stream "step"."""
     return "step" if is_stream(run) else "epoch"
 
 
-# Accuracy and metrics of the classes at the end: mean over the last 5 % of epochs, on a stream over its second half
-
-_REPEATS = 0.005  # balanced accuracy this close to accuracy in every run: the test set is about balanced
+# Measures on test at the end: mean over the last 5 % of epochs, on a stream over its second half
 
 
-def _at_end(frame: RunFrame, measure: str) -> pd.Series:
-    """Return a measure on test of each run at the end."""
-    name = "test_" if measure == "accuracy" else f"test_{measure}_"
-    streams = np.array([is_stream(run) for run in frame.runs.values()], dtype=bool)
-    values = np.where(streams, frame[f"{name}second_half_mean"], frame[f"{name}tail_mean"])
-    return pd.Series(values, frame.index, dtype="float64")
+def ends(frame: RunFrame) -> pd.DataFrame:
+    """Return a row a run: accuracy and the `MEASURES` on test; the worst tenth where that is more than one class."""
+    streams = [is_stream(run) for run in frame.runs.values()]
+    names = {"accuracy": "test"} | {measure: f"test_{measure}" for measure in MEASURES}
+    by_run = pd.DataFrame(
+        {
+            measure: frame[f"{name}_second_half_mean"].where(streams, frame[f"{name}_tail_mean"]).astype("float64")
+            for measure, name in names.items()
+        }
+    )
+    several = (by_run["worst_tenth"] - by_run["worst_class"]).abs().gt(1e-9).any()
+    return by_run if several else by_run.drop(columns="worst_tenth")
+
+
+def is_balanced(by_run: pd.DataFrame) -> bool:
+    """Return whether balanced accuracy is known, and is accuracy to the digits that are shown."""
+    if "balanced_accuracy" not in by_run:
+        return False
+    apart = (by_run["balanced_accuracy"] - by_run["accuracy"]).abs()
+    return bool(apart.notna().any() and not apart.gt(1e-4).any())
 
 
 def at_end(method: Method, measure: str = "accuracy") -> tuple[float, float]:
     """Return mean and standard deviation of a measure over a method's runs, but for those that diverged."""
-    values = _at_end(method.frame, measure)[method.frame["failed_at_epoch"].isna()]
-    return float(values.mean()), float(values.std())
-
-
-def ends(frame: RunFrame) -> pd.DataFrame:
-    """Return a row a run: its accuracy on test at the end, and the measures that say more.
-
-    Balanced accuracy and macro-F1 are there where the test set is not balanced, the worst tenth where it is more than
-    one class, head, middle and tail where training counts have them.
-    """
-    by_run = pd.DataFrame({measure: _at_end(frame, measure) for measure in ("accuracy", *MEASURES)})
-    if not ((by_run["balanced_accuracy"] - by_run["accuracy"]).abs() > _REPEATS).any():
-        by_run = by_run.drop(columns=["balanced_accuracy", "macro_f1"])
-    same = not (by_run["worst_tenth"] - by_run["worst_class"]).abs().gt(1e-9).any()
-    return by_run.drop(columns="worst_tenth") if same else by_run
+    values = ends(method.frame[method.frame["failed_at_epoch"].isna()])
+    return float(values[measure].mean()), float(values[measure].std())
 
 
 def class_table(frame: RunFrame) -> pd.DataFrame:
     """Return a row a method, mean over its seeds: the measures on test that say more than accuracy, at the end."""
-    by_run = ends(frame).drop(columns="accuracy")
+    by_run = ends(frame)
+    if is_balanced(by_run):
+        by_run = by_run.drop(columns=["balanced_accuracy", "macro_f1"])
+    by_run = by_run.drop(columns="accuracy")
     rows = {method.name: by_run.loc[method.frame.index].mean() for method in methods(frame)}
     return pd.DataFrame(rows).T.dropna(axis=1, how="all").dropna(how="all")
 
@@ -114,32 +108,6 @@ def parts(counts: Sequence[int] | Ints) -> list[Part]:
     sizes = np.asarray(counts, dtype=np.int64)
     if not metrics.has_tail(sizes):
         return [Part("all", np.arange(len(sizes)), int(sizes.min()), int(sizes.max()))]
-    order = np.argsort(-sizes, kind="stable")
-    third = metrics.thirds(sizes).numpy()[order]
-    chosen = {name: order[third == number] for number, name in enumerate(("head", "middle", "tail"))}
+    third, order = metrics.thirds(sizes).numpy(), np.argsort(-sizes, kind="stable")
+    chosen = {name: order[third[order] == number] for number, name in enumerate(("head", "middle", "tail"))}
     return [Part(name, own, int(sizes[own].min()), int(sizes[own].max())) for name, own in chosen.items() if len(own)]
-
-
-# Correlation of readings by class
-
-
-class Correlation(NamedTuple):
-    """Pearson's r of n pairs."""
-
-    r: float
-    n: int
-
-
-def correlation(x: Floats, y: Floats) -> Correlation | None:
-    """Return Pearson's r; None below 3 pairs or without spread. NaNs are left out.
-
-    >>> correlation(np.array([1.0, 2.0, 3.0, 4.0, np.nan]), np.array([1.0, 3.0, 2.0, 4.0, 5.0]))
-    Correlation(r=0.8, n=4)
-    """
-    from scipy.stats import pearsonr
-
-    known = np.isfinite(x) & np.isfinite(y)
-    x, y = x[known], y[known]
-    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return None
-    return Correlation(float(pearsonr(x, y).statistic), len(x))

@@ -1,0 +1,68 @@
+"""Methods side by side: what is called a gain, in which measure, and how seldom noise has a winner."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aol.records.compare import MethodRow
+from aol.report.methods import Methods, methods_of
+from aol.report.run_data import RunData
+from aol.stats import Gain, paired_gain
+from tests.support.made_runs import changed, make_data
+
+
+def of(**gains: list[float]) -> Methods:
+    rows = [MethodRow("", name, "none", len(own), 0.8, 0.01, paired_gain(own), {}) for name, own in gains.items()]
+    return Methods([MethodRow("", "none", "none", 3, 0.8, 0.01, None, {}), *rows])
+
+
+def test_of_pure_noise_a_best_is_named_in_less_than_one_case_of_twenty() -> None:
+    """22 methods, three seeds: each has its gain over the same three baseline runs."""
+    rng, cases, named, uncorrected = np.random.default_rng(0), 500, 0, 0
+    for _ in range(cases):
+        differences = rng.normal(size=(22, 3)) - rng.normal(size=3)
+        spread = differences.std(1, ddof=1)
+        gains = [Gain(mean, 3, own, own / 3**0.5) for mean, own in zip(differences.mean(1), spread, strict=True)]
+        methods = Methods([MethodRow("", f"m{k}", "none", 3, 0.8, 0.01, gain, {}) for k, gain in enumerate(gains)])
+        named += "Best here" in methods.answer()
+        uncorrected += any(gain.interval is not None and gain.interval[0] > 0 for gain in gains)
+    assert named / cases < 0.05
+    assert uncorrected / cases > 0.2
+
+
+def test_a_clear_gain_is_named_and_the_choice_is_said_to_be_made_on_test_data() -> None:
+    answer = of(cb=[0.05, 0.06, 0.07], aol=[0.10, 0.101, 0.102]).answer()
+    assert answer.startswith("Best here: aol gained +10.1 points of accuracy")
+    assert "Also: cb gained" in answer
+    assert "chosen on test data" in answer
+    assert "chosen" not in of(cb=[0.05, 0.06, 0.07]).answer()
+
+
+def test_a_loss_is_never_called_a_gain() -> None:
+    methods = of(cb=[-0.05, -0.06, -0.07], aol=[-0.10, -0.101, -0.102])
+    assert "The most: cb lost 6.0 points of accuracy (-8.5 to -3.5, 3 seeds) against none" in methods.answer()
+    assert "gained +" not in methods.answer()
+    assert methods.verdicts == {"cb": "worse", "aol": "worse"}
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+def test_where_the_test_set_is_not_balanced_balanced_accuracy_decides(balanced: bool) -> None:
+    """The method has more right answers and worse classes: on an unbalanced test set it loses."""
+    runs: list[RunData] = []
+    for seed in range(3):
+        for name, change in (("none", 0.0), ("aol", -0.1 - 0.001 * seed)):
+            data = make_data(f"{name}, seed {seed}", seed=seed, samples=False)
+            by_class = data.run.over_time["test_accuracy"] / 2 + 0.3 + change
+            curve = by_class.mean(1) if balanced else by_class.mean(1) - 2 * change
+            runs.append(changed(data, over_time={"test_accuracy": by_class}, curves={"test_accuracy": curve}))
+    methods = methods_of([data.run for data in runs])
+    _, aol = methods.rows
+    assert aol.gain is not None
+    assert aol.gain.mean == pytest.approx(-0.101, abs=1e-6)
+    assert methods.verdicts == {"aol": "worse"}
+    assert methods.balanced == balanced
+    assert methods.measure == ("accuracy" if balanced else "balanced accuracy")
+    assert ("accuracy" in aol.measures) != balanced
+    unread = [changed(data, over_time={}, by_class={}).run for data in runs]
+    assert (methods_of(unread).measure, methods_of(unread).balanced) == ("accuracy", False)
