@@ -91,51 +91,40 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """Return the help page; flags are listed below the usage line, not in it."""
-        positional = []
-        for action in self._actions:
-            if not action.option_strings:
-                more = "..." if action.nargs in ("*", "+") else ""
-                positional.append(f"[{action.metavar}{more}]" if action.nargs == "*" else f"{action.metavar}{more}")
-        self.usage = " ".join((self.prog, *positional, "[FLAGS]"))
+        many = {None: "{}", "*": "[{}...]", "+": "{}..."}
+        words = [
+            many[action.nargs].format(action.metavar)
+            for action in self._actions
+            if action.nargs in many and not action.option_strings
+        ]
+        self.usage = " ".join((self.prog, *words, "[FLAGS]"))
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        """Raise instead of leaving; argparse's sentences become shorter."""
-        message = re.sub(r"^argument ([^:]+): expected (one|at least one) argument$", r"\1 needs a value", message)
-        message = re.sub(r"^argument ([^:]+): (?=must |needs )", r"\1 ", message)
-        message = re.sub(r"^argument ([^:]+): ", r"\1: ", message)
-        message = re.sub(r"^the following arguments are required: (.+)$", r"\1 is missing", message)
-        raise UsageError(f"{message.rstrip('.')} (see {self.prog} --help)")
+        """Raise instead of leaving."""
+        text = message.removeprefix("argument ").replace(": must ", " must ", 1).rstrip(".")
+        raise UsageError(f"{text} (see {self.prog} --help)")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse; what a command does not know is its own error, so that its own help page is named."""
-        for word in args or ():
-            if word.endswith("=--"):  # which argparse takes for no value at all
-                self.error(f"{word[:-3]} needs a value")
         parsed, unknown = super().parse_known_args(args, namespace)
-        flags = [word for word in unknown if word.startswith("-")]
-        if flags:
-            flag = flags[0].split("=", 1)[0]
-            known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
-            other = {"--epochs": "--steps", "--steps": "--epochs", "--seed": "--seeds", "--seeds": "--seed"}.get(flag)
-            self.error(f"there is no flag {flag}" + _suggestion(flag, [other] if other in known else known))
         if unknown:
-            self.error(f"there is one word too many: {unknown[0]!r}")
+            word = next((word for word in unknown if word.startswith("-")), unknown[0]).split("=")[0]
+            known = [name for action in self._actions for name in action.option_strings]
+            hint = {"--epochs": "--steps", "--steps": "--epochs"}.get(word)
+            what = "no flag" if word.startswith("-") else "one word too many:"
+            self.error(f"there is {what} {word}{_suggestion(word, [hint] if hint in known else known)}")
         return parsed, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is None or value in action.choices:
-            return
-        choices = [str(choice) for choice in action.choices]
-        hint = _suggestion(str(value), choices)
-        if isinstance(action, argparse._SubParsersAction):
-            self.error(f"there is no command {value!r}{hint or ': ' + ', '.join(choices)}")
-        self.error(f"{action.option_strings[0]} must be one of {', '.join(choices)}, not {value!r}{hint}")
+        if action.choices is not None and value not in action.choices:
+            choices = [str(choice) for choice in action.choices]
+            name = action.option_strings[0] if action.option_strings else "the command"
+            self.error(f"{name} must be one of {', '.join(choices)}, not {value!r}{_suggestion(str(value), choices)}")
 
 
-def _suggestion(word: str, known: Iterable[str | None]) -> str:
-    names = [name for name in known if name is not None]
-    close = names if len(names) == 1 else difflib.get_close_matches(word, names, n=1)
+def _suggestion(word: str, known: Sequence[str]) -> str:
+    close = known if len(known) == 1 else difflib.get_close_matches(word, known, n=1)
     return f": did you mean {close[0]}?" if close else ""
 
 
@@ -161,8 +150,10 @@ def choice(name: str, choices: Sequence[str], text: str, **more: Any) -> Flag:
     return name, {"choices": choices, "help": text, **more}
 
 
-_DEBUG = switch("--debug", "show the traceback of an error")
-_JSON = switch("--json", "print one JSON object and nothing else")
+_COMMON = (
+    switch("--json", "print one JSON object and nothing else"),
+    switch("--debug", "show the traceback of an error"),
+)
 
 
 def show_help(args: argparse.Namespace) -> None:
@@ -185,7 +176,7 @@ def command(
         def add(commands: Any) -> Parser:
             name, line = path.split()[-1], text.split(". ")[0].rstrip(".") + "."
             parser: Parser = commands.add_parser(name, help=line, description=text, examples=examples)
-            common = () if act is show_help else (_JSON, _DEBUG) if json else (_DEBUG,)
+            common = () if act is show_help else _COMMON if json else _COMMON[1:]
             for title, members in {"": (*flags, *common), **(groups or {})}.items():
                 group = parser.add_argument_group(title) if title else parser
                 for flag, options in members:
@@ -224,32 +215,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a path that is not UTF-8 must not lose what was trained
         sys.stdout.reconfigure(errors="backslashreplace")
-    args = argparse.Namespace()
+    args = argparse.Namespace(stopped="files already written are complete")
     try:
-        args = build(*words[:1]).parse_args(words)
+        build(*words[:1]).parse_args(words, args)
         status = int(args.act(args) or 0)
         sys.stdout.flush()
+        return status
     except SystemExit as stop:  # --help and --version
         return int(stop.code or 0)
     except KeyboardInterrupt:
-        return _fail(f"stopped; {_continuation(args)}.", 130, False)
+        note(f"stopped; {args.stopped}.")
+        return 130
     except BrokenPipeError:  # aol show ... | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        return _fail(*_explained(error, args), "--debug" in words)
-    return status
+        if "--debug" in words:
+            traceback.print_exc()
+        text, status = _explained(error, args.stopped)
+        note(text)
+        return status
 
 
-def _continuation(args: argparse.Namespace) -> str:
-    """Say how a command that was stopped continues."""
-    return str(getattr(args, "stopped", "files already written are complete"))
-
-
-def _explained(error: Exception, args: argparse.Namespace) -> tuple[str, int]:
+def _explained(error: Exception, stopped: str) -> tuple[str, int]:
     """Return the sentence of an error and its exit status; an error with an `exit_status` says it itself."""
     if isinstance(error, OSError) and error.errno in NO_SPACE:
-        return f"the disk is full: free some space; {_continuation(args)}.", 1
+        return f"the disk is full: free some space; {stopped}.", 1
     if isinstance(error, ModuleNotFoundError):
         return str(explained(error, "the command line")), 1
     if isinstance(error, ValueError | TypeError | FileNotFoundError):
@@ -259,29 +250,20 @@ def _explained(error: Exception, args: argparse.Namespace) -> tuple[str, int]:
     return f"{type(error).__name__}: {error} (an error in aol itself; --debug shows where)", 1
 
 
-def _fail(text: str, status: int, debug: bool) -> int:
-    if debug:
-        traceback.print_exc()
-    note(text)
-    return status
-
-
 # Types of flags
 
 
-def number(least: float, *, above: bool = False, whole: bool = False, most: float = 1e9) -> Callable[[str], Any]:
-    """Return a reader of numbers, or whole numbers, of at least, or above, `least`, and at most `most`."""
+def number(least: float, *, above: bool = False, whole: bool = False) -> Callable[[str], Any]:
+    """Return a reader of numbers, or whole numbers, of at least, or above, `least`, up to 1e9."""
 
     def number(text: str) -> float:
         try:
             value = int(text) if whole else float(text)
         except ValueError:
             value = math.nan
-        if most < value < math.inf:
-            raise argparse.ArgumentTypeError(f"must be at most {most:,.0f}, not {text!r}")
-        if not least <= value < math.inf or (above and value == least):
-            wanted = f"above {least:g}" if above else f"of {least:g} or more"
-            raise argparse.ArgumentTypeError(f"must be a {'whole ' * whole}number {wanted}, not {text!r}")
+        if not least <= value <= 1e9 or (above and value == least):
+            kind, low = "whole number" if whole else "number", "(" if above else "["
+            raise argparse.ArgumentTypeError(f"must be a {kind} in {low}{least:g}, 1e+09], not {text!r}")
         return value
 
     return number
@@ -291,18 +273,16 @@ count = partial(number, whole=True)
 seconds = number(0.0)
 
 
-def folder(text: str) -> str:
-    """Return the name of a folder; an empty one, as an unset variable leaves it, would mean this folder."""
-    if not text:
-        raise argparse.ArgumentTypeError("must name a folder, not ''")
-    return text
-
-
 def path(text: str) -> Path:
-    """Return the path of a file or folder; an empty one would mean this folder."""
+    """Return the path of a file or folder; an empty one, as an unset variable leaves it, would mean this folder."""
     if not text:
         raise argparse.ArgumentTypeError("must name a file or folder, not ''")
     return Path(text)
+
+
+def folder(text: str) -> str:
+    """Return the name of a folder."""
+    return str(path(text))
 
 
 def seed_list(flag: str, text: str) -> list[int]:
@@ -312,15 +292,12 @@ def seed_list(flag: str, text: str) -> list[int]:
     [0, 2, 7, 8, 9]
     """
     seeds: list[int] = []
-    for part in (part.strip() for part in text.split(",")):
-        match = re.fullmatch(r"(\d+)(?:\s*-\s*(\d+))?", part)
-        if match is None:
-            raise UsageError(f"{flag} must be whole numbers or ranges such as 0-4, not {part!r}.")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first:
-            raise UsageError(f"{flag} {part} is empty: write {last}-{first}.")
-        if last - first >= MOST_SEEDS:
-            raise UsageError(f"{flag} {part} has {last - first + 1:,} seeds; at most {MOST_SEEDS:,} are possible.")
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", "".join(part.split()))
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if not first <= last < first + MOST_SEEDS:
+            wanted = f"whole numbers or ranges such as 0-4, of at most {MOST_SEEDS:,}"
+            raise UsageError(f"{flag} must be {wanted}, not {part.strip()!r}.")
         seeds += range(first, last + 1)
     return seeds
 
@@ -379,27 +356,12 @@ def chosen_format(args: argparse.Namespace, endings: Mapping[str, str] | None = 
     """Return the format that `--json`, `--format` or the ending of `--write` asks for; "table" without them."""
     if args.json and args.format not in (None, "json"):
         raise UsageError(f"--json and --format {args.format} contradict each other.")
-    if args.json or args.format is not None:
-        return "json" if args.json else str(args.format)
-    if endings is None or args.write is None:
-        return "table"
+    if args.json or args.format is not None or endings is None or args.write is None:
+        return "json" if args.json else args.format or "table"
     ending = Path(args.write).suffix.lower()
     if ending not in endings:
         raise UsageError(f"--write must end in {', '.join(endings)}, or give --format, not {args.write!r}.")
     return endings[ending]
-
-
-def check_place(file: str | None, flag: str = "--write") -> None:
-    """Refuse the file of a flag that cannot be written to, before the work is done."""
-    if file is None:
-        return
-    place = Path(file)
-    if not place.parent.is_dir():
-        raise UsageError(f"{flag}: there is no folder {place.parent}.")
-    if not os.access(place.parent, os.W_OK):
-        raise UsageError(f"{flag}: {place.parent} cannot be written to: permission denied.")
-    if place.exists() and not place.is_file():  # a folder, or a device, which the new file would take the place of
-        raise UsageError(f"{flag}: {place} is not a plain file.")
 
 
 def give(text: str, file: str | None) -> None:
@@ -407,18 +369,22 @@ def give(text: str, file: str | None) -> None:
     text = plain_lines(text)
     if file is None:
         print(text, end="")
-        return
-    write(Path(file), text.encode())
-    print(f"Written: {file}", file=sys.stderr)
+    else:
+        write(Path(file), text.encode())
+        print(f"Written: {file}", file=sys.stderr)
 
 
 def write(place: Path, content: bytes) -> None:
-    """Write a file as a whole; where that is not allowed, name the file itself, not its temporary name."""
+    """Write the file of `--write` as a whole."""
     from aol._files import write_atomically
 
+    if not place.parent.is_dir():
+        raise UsageError(f"--write: there is no folder {place.parent}.")
+    if place.exists() and not place.is_file():  # a folder, or a device, which the new file would take the place of
+        raise UsageError(f"--write: {place} is not a plain file.")
     try:
         write_atomically(place, content)
-    except OSError as error:
+    except OSError as error:  # which names the temporary file
         if error.errno in NO_SPACE:
             raise
         raise UsageError(f"--write: {place} cannot be written: {error.strerror}.") from error

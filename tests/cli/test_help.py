@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import resource
 import subprocess
 import sys
 import warnings
@@ -58,20 +57,6 @@ def test_no_page_imports_anything_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def seconds_of(*words: str) -> float:
-    """Seconds of the processor that a program takes: other tests run beside this one."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *words], capture_output=True, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def test_a_page_takes_a_moment() -> None:
-    torch = seconds_of("-c", "import torch")
-    for words in (["--help"], ["train", "--help"], ["study", "show", "--help"]):
-        assert seconds_of("-m", "aol", *words) < torch / 2
 
 
 @pytest.mark.parametrize("columns", [60, 100, 250])

@@ -55,17 +55,17 @@ def test_every_flag_is_in_the_tour_of_bad_input_or_takes_anything(command: str) 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["trian"], "there is no command 'trian': did you mean train? (see aol --help)"),
-        (["fly"], "there is no command 'fly'"),
+        (["trian"], "not 'trian': did you mean train? (see aol --help)"),
+        (["fly"], "the command must be one of train, stream,"),
         (["--jsn"], "there is no flag --jsn"),
         (["study", "rum"], "did you mean run? (see aol study --help)"),
-        (["study", "run"], "STUDY is missing (see aol study run --help)"),
+        (["study", "run"], "required: STUDY (see aol study run --help)"),
         (["study", "run", "x", "--seed", "1"], "did you mean --seeds? (see aol study run --help)"),
         (["data", "gte", "a"], "did you mean get? (see aol data --help)"),
-        (["data", "get"], "NAME is missing (see aol data get --help)"),
-        (["report"], "RUN is missing (see aol report --help)"),
+        (["data", "get"], "required: NAME (see aol data get --help)"),
+        (["report"], "required: RUN (see aol report --help)"),
         (["show", "x", "--format", "cvs"], "did you mean csv? (see aol show --help)"),
-        (["resume"], "FOLDER is missing (see aol resume --help)"),
+        (["resume"], "required: FOLDER (see aol resume --help)"),
     ],
 )
 def test_the_right_word_and_the_right_help_page_are_suggested(
@@ -116,6 +116,11 @@ def test_whatever_happens_is_one_line_and_a_traceback_only_on_request(
         shown = capsys.readouterr().err
         assert shown.startswith("Traceback")
         assert shown.endswith(f"\n{said}")
+
+
+def test_a_device_is_not_replaced_by_a_file() -> None:
+    with pytest.raises(cli.UsageError, match="--write: /dev/null is not a plain file"):
+        cli.write(Path("/dev/null"), b"")
 
 
 def test_the_types_of_flags() -> None:

@@ -55,7 +55,7 @@ def test_several_folders_make_one_page_here(
         (["nowhere"], "nowhere: no such folder"),
         (["empty"], "empty: there are no runs in it"),
         (["run/request.json"], "is a file, not the folder"),
-        ([], "RUN is missing"),
+        ([], "required: RUN"),
         (["run", "--write", "page.txt"], "--write must end in .html, not 'page.txt'"),
         (["run", "--write", "folder.html"], "--write must be a file, but folder.html is a folder"),
         (["run", "--figures", "x", "--format", "png,bmp"], "--format must be png, pdf, svg"),

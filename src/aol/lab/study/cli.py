@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from aol.cli import (
     UsageError,
-    check_place,
     choice,
     chosen_format,
     command,
@@ -275,7 +274,6 @@ def _show(args: argparse.Namespace) -> None:
     from aol.lab.study.results import study_results
     from aol.lab.study.tables import render
 
-    check_place(args.write)
     wanted, study = chosen_format(args, ENDINGS), chosen(args)
     results = study_results(study, _store_in(args), figure=args.figure, more_seeds=args.seeds is None)
     give(render(results, wanted), args.write)
@@ -294,7 +292,6 @@ def _page(args: argparse.Namespace) -> None:
     from aol.lab.study.page import results_page
     from aol.lab.study.spec import load
 
-    check_place(args.write)
     called = {name: load(name) for name in args.study} or None
     page = results_page(_store_in(args).folder, called, charts=args.write is not None)
     for name, content in page.charts.items():
@@ -320,7 +317,6 @@ def _draw(args: argparse.Namespace) -> None:
     study, kind = chosen(args), Path(args.write).suffix.lower().removeprefix(".")
     if kind not in style.FORMATS:
         raise UsageError(f"--write must end in .{', .'.join(style.FORMATS)}, not {args.write!r}.")
-    check_place(args.write)
     results = study_results(study, _store_in(args), more_seeds=args.seeds is None)
     write(Path(args.write).expanduser(), style.rendered(draw(results, args.of), kind))
     print(f"Written: {args.write}", file=sys.stderr)
