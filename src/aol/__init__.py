@@ -40,7 +40,8 @@ __all__ = [
     "Reservoir", "SampleAges", "ShiftingTail", "ShuffledSampler", "Watch", "WeightedSampler", "__version__",
     "age_step", "class_balanced_weight", "combine", "draw", "ema_step", "fit_offsets", "focal_loss", "frequency_weight",
     "gather", "is_correct", "load_runs", "logit_offsets", "long_tail", "long_tail_counts", "loss_total",
-    "old_set_weight", "posthoc_logits", "set_weight", "sigmoid_bias", "sigmoid_loss", "softmax_loss", "temper", "weighted_mean",
+    "old_set_weight", "posthoc_logits", "set_weight", "sigmoid_bias", "sigmoid_loss", "softmax_loss", "temper",
+    "weighted_mean",
 ]
 
 __getattr__, __dir__ = lazy(

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "csv", "json")
 MOST_CLASSES = 5
-_FEWEST_SEEDS = 3  # of a comparison
 _OLD = 1.05  # mean age: below it practically every sample was right in the last epoch
 FIGURE_FORMATS = ("png", "pdf", "svg")
 SAMPLE_TABLES = (".csv", ".parquet")
@@ -51,6 +50,7 @@ PAGE = "report.html"
 )
 def _show(args: argparse.Namespace) -> int:
     from aol.records.record import DamagedRunError
+    from aol.records.store import requested_ids
     from aol.records.table import frame_of, read_runs
 
     wanted = chosen_format(args)
@@ -59,23 +59,14 @@ def _show(args: argparse.Namespace) -> int:
     if wanted == "json":
         print_json(frame)
     elif wanted == "csv":
-        print(
-            frame.map(lambda cell: spreadsheet_text(printable(cell)) if isinstance(cell, str) else cell).to_csv(),
-            end="",
-        )
+        text = frame.map(lambda cell: spreadsheet_text(printable(cell)) if isinstance(cell, str) else cell)
+        print(text.to_csv(), end="")
     else:
-        print_runs(frame, args.folders, asked=_asked(args.folders, len(frame)))
+        asked = [len(requested_ids(folder)) for folder in args.folders]
+        print_runs(frame, args.folders, asked=max(len(frame), sum(asked)) if all(asked) else len(frame))
     for error in damaged:
         note(f"damaged, not shown: {error}")
     return 1 if damaged else 0
-
-
-def _asked(folders: Sequence[Path], there: int) -> int:
-    """Return how many runs were asked for in the folders, where that is known."""
-    from aol.records.store import requested_ids
-
-    asked = [len(requested_ids(folder)) for folder in folders]
-    return max(there, sum(asked)) if all(asked) else there
 
 
 # For programs
@@ -83,8 +74,7 @@ def _asked(folders: Sequence[Path], there: int) -> int:
 
 def print_json(frame: RunFrame) -> None:
     """Print one JSON object: every run with its settings and results."""
-    runs = [_as_json(run, str(frame.loc[name, "folder"])) for name, run in frame.runs.items()]
-    print(one_line({"runs": runs}))
+    print(one_line({"runs": [_as_json(run, str(frame.loc[name, "folder"])) for name, run in frame.runs.items()]}))
 
 
 _SAME = ("id", "method", "seconds", "trained_together", "finished", "failed_at_epoch")  # names in JSON and in a record
@@ -98,24 +88,23 @@ def _as_json(run: Run, folder: str) -> dict[str, Json]:
     from aol.records.metrics import CURVES, accuracy_metrics, class_measures, counted, is_stream, zero_threshold_share
     from aol.records.record import numbers
 
+    def finite(metrics: Mapping[str, float]) -> Json:
+        return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+
     result: dict[str, Json] = {name: getattr(run, name) for name in _SAME}
     result |= {"config": dict(run.settings), "out": folder, "versions": dict(run.versions)}
     result["accuracy"] = dict.fromkeys(("last", "best", "tail_mean"))
     for split, curve in CURVES.items():
         if len(run.curves.get(curve, ())):
-            figures = accuracy_metrics(counted(run, curve), stream=is_stream(run))
-            result["accuracy" if split == "test" else curve] = _finite(figures)
-    result |= {name: _finite(figures) for name, figures in class_measures(run).items()}
+            metrics = accuracy_metrics(counted(run, curve), stream=is_stream(run))
+            result["accuracy" if split == "test" else curve] = finite(metrics)
+    result |= {name: finite(metrics) for name, metrics in class_measures(run).items()}
     age = "smoothed_age" if "smoothed_age" in run.by_class else "age"
     for name, reading in {**_BY_CLASS, "class_age": age}.items():
         result[name] = numbers(run.by_class[reading]) if reading in run.by_class else [None] * len(run.classes)
     if is_stream(run):
         result["zero_threshold"] = numbers([zero_threshold_share(run)])[0]
     return result
-
-
-def _finite(figures: Mapping[str, float]) -> Json:
-    return {name: figure if math.isfinite(figure) else None for name, figure in figures.items()}
 
 
 # For people
@@ -132,53 +121,19 @@ def print_runs(frame: RunFrame, folders: Sequence[Path], *, asked: int) -> None:
         _print_classes(out, finished)
         _print_oldest(out, finished)
     _print_unfinished(out, frame)
-    lines = [f"{len(finished)}/{asked} runs complete."] if len(finished) < asked else []
+    lines = []
     for run in frame.runs.values():
         if run.failed_at_epoch is not None:
             where = "" if run.seed is None else f", seed {run.seed}"
             lines.append(f"Failed: {run.method}{where}: its loss was not finite in epoch {run.failed_at_epoch}.")
-    for folder in folders if len(finished) < asked else ():
-        if (folder / REQUEST).is_file():
-            lines.append(f"Continue:       {resume_command(folder)}")
+    if len(finished) < asked:
+        lines.append(f"{len(finished)}/{asked} runs complete.")
+        lines += [f"Continue:       {resume_command(folder)}" for folder in folders if (folder / REQUEST).is_file()]
     if len(frame):
         lines.append(f"Look closer:    aol report {shlex.join(map(str, folders))} --open")
         lines.append(f"In Python:      aol.load_runs({', '.join(repr(str(folder)) for folder in folders)})")
-    if len(finished) == asked and (better := try_next(list(finished.runs.values()))):
-        lines.append(f"Try next:       {better}")
     for line in lines:
         out.print(line, soft_wrap=True, markup=False)
-
-
-def try_next(runs: Sequence[Run]) -> str | None:
-    """Return the command of a sound comparison on the same data: with a baseline, over five seeds; None after one.
-
-    It repeats all other settings of the first run that has a method; the flags of a user's own program are not known.
-    Where no run has a method, offsets from class counts are compared: they cost nothing and are hard to beat.
-    """
-    known = [run for run in runs if (run.command or "").startswith("aol ") and run.seed is not None]
-    known = [run for run in known if run.failed_at_epoch is None]  # more seeds would diverge, too
-    methods = {run.method for run in known}
-    seeds = min((len({run.seed for run in known if run.method == method}) for method in methods), default=0)
-    compared = any(method == "none" for method in methods) and len(methods) > 1
-    if not known or (compared and seeds >= _FEWEST_SEEDS):
-        return None
-    run = next((run for run in known if run.method != "none"), known[0])
-    words = shlex.split(run.command or "")
-    for flag in ("weighting", "margin"):
-        if (word := str(run.settings.get(flag, "none"))) != "none":
-            _set(words, f"--{flag}", f"none,{word}")
-    if run.method == "none":
-        _set(words, "--margin", "none,counts")
-    _set(words, "--seed", "0-4")
-    return shlex.join(words)
-
-
-def _set(words: list[str], flag: str, value: str) -> None:
-    """Change the value of a flag, or add it."""
-    if flag in words:
-        words[words.index(flag) + 1] = value
-    else:
-        words += [flag, value]
 
 
 def _print_unfinished(out: Console, frame: RunFrame) -> None:
@@ -207,10 +162,10 @@ def _print_table(out: Console, frame: RunFrame) -> None:
     first = 0 if any(row.conditions for row in rows) else 1
     body = []
     for row in rows:
-        gain = (_percent(row.gain.mean, "+.2f"), row.gain.interval or ()) if row.gain else ("", ())
-        figures = (_percent(row.mean), _percent(row.spread), gain[0])
-        interval = " to ".join(_percent(bound, "+.2f") for bound in gain[1])
-        body.append((row.conditions, row.method, str(row.seeds), *figures, interval)[first:])
+        gain = _percent(row.gain.mean, "+.2f") if row.gain else ""
+        interval = " to ".join(_percent(end, "+.2f") for end in row.gain.interval or ()) if row.gain else ""
+        cells = (row.conditions, row.method, str(row.seeds), _percent(row.mean), _percent(row.spread), gain, interval)
+        body.append(cells[first:])
     print_table(out, head[first:], body)
     if body:
         what = "the second half of the stream" if stream else "the last 5 % of epochs"
@@ -218,8 +173,8 @@ def _print_table(out: Console, frame: RunFrame) -> None:
         out.print(text, soft_wrap=True)
     if any(run.failed_at_epoch is not None for run in runs):
         out.print("A run that diverged counts as chance.", soft_wrap=True)
-    shares = [run.settings.get("threshold") is None and zero_threshold_share(run) for run in runs]
-    if zeros := [share for share in shares if share > 0.0]:
+    zeros = [zero_threshold_share(run) for run in runs if run.settings.get("threshold") is None]
+    if zeros := [share for share in zeros if share > 0.0]:
         text = f"The median accuracy of the classes was 0 in {sum(zeros) / len(zeros):.0%} of the steps, "
         out.print(f"{text}in which no class grew older. Compare --threshold positive-median.", soft_wrap=True)
 
@@ -284,52 +239,43 @@ def _print_oldest(out: Console, frame: RunFrame) -> None:
 )
 def _report(args: argparse.Namespace) -> int:
     """Write what is asked for: the page if nothing is; figures or a table alone, unless a flag asks for the page."""
+    from aol.report.write import follow_runs, write_report
+
     page: Path | None = args.write
     if page is None and (args.watch or args.open or not (args.figures or args.export)):
         page = args.runs[0] / PAGE if len(args.runs) == 1 else Path(PAGE)
+    formats = tuple(dict.fromkeys((args.format or "png").split(",")))
     if args.format is not None and args.figures is None:
         raise UsageError("--format is of the figures: add --figures FOLDER.")
-    formats = tuple(dict.fromkeys(part.strip().lower() for part in (args.format or "png").split(",")))
     if any(part not in FIGURE_FORMATS for part in formats):
         raise UsageError(f"--format must be {', '.join(FIGURE_FORMATS)}, or several of them, not {args.format!r}.")
     if args.export is not None and args.export.suffix.lower() not in SAMPLE_TABLES:
         raise UsageError(f"--export must end in {' or '.join(SAMPLE_TABLES)}, not {str(args.export)!r}.")
-    if page is not None and page.is_dir():
-        raise UsageError(f"--write must be a file, but {page} is a folder.")
-    if page is not None and page.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"--write must end in .html, not {str(page)!r}.")
+    if page is not None and (page.suffix.lower() not in (".html", ".htm") or page.is_dir()):
+        raise UsageError(f"--write must be a file that ends in .html, not {str(page)!r}.")
+    also: dict[str, Any] = {"figures": args.figures, "formats": formats, "table": args.export}
     damaged: list[str] = []
+    opened = _open if args.open else _ignore
     try:
-        written = _write(args, page, formats, damaged)
+        if args.watch and page is not None:
+            follow_runs(args.runs, page, every=args.every, say=_ignore if args.json else note, opened=opened)
+            written = {"page": [page]} | (write_report(args.runs, **also) if args.figures or args.export else {})
+        else:
+            written = write_report(args.runs, page=page, damaged=damaged.append, **also)
+            if page is not None:
+                opened(page)
     except OSError as error:
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and error.filename is not None:
-            place = Path(str(error.filename))
-            folder = place.parent if place.suffix == ".part" else place  # a temporary file has a name of its own
-            hint = " --write FILE.html puts the page elsewhere." if page is not None else ""
-            raise RuntimeError(f"{folder}: {error.strerror}.{hint}") from error
-        raise
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM) or error.filename is None:
+            raise
+        place = Path(str(error.filename))
+        folder = place.parent if place.suffix == ".part" else place  # a temporary file has a name of its own
+        hint = " --write FILE.html puts the page elsewhere." if page is not None else ""
+        raise RuntimeError(f"{folder}: {error.strerror}.{hint}") from error
     files = {kind: [str(path) for path in paths] for kind, paths in written.items()}
     tell(args, files, [path for paths in files.values() for path in paths])
     for reason in damaged:
         note(f"damaged, left out: {reason}")
     return 1 if damaged else 0
-
-
-def _write(
-    args: argparse.Namespace, page: Path | None, formats: tuple[str, ...], damaged: list[str]
-) -> dict[str, list[Path]]:
-    from aol.report.write import follow_runs, write_report
-
-    also: dict[str, Any] = {"figures": args.figures, "formats": formats, "table": args.export}
-    opened = _open if args.open else _ignore
-    if args.watch and page is not None:
-        say = _ignore if args.json else note
-        follow_runs(args.runs, page, every=args.every, say=say, opened=opened)
-        return {"page": [page]} | (write_report(args.runs, **also) if args.figures or args.export else {})
-    written = write_report(args.runs, page=page, damaged=damaged.append, **also)
-    if page is not None:
-        opened(page)
-    return written
 
 
 def _open(page: Path) -> None:

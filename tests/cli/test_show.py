@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +11,10 @@ import pandas as pd
 import pytest
 
 from aol import load_runs
-from aol.cli import build, main
-from aol.lab.cli import runs_of, settings_of
-from aol.lab.engine.command import command as repeat
+from aol.cli import main
 from aol.lab.settings import Settings
 from aol.records.record import Run, write_run
 from aol.records.store import Store, write_request
-from aol.show import try_next
 from tests.support.small_runs import small_run
 
 
@@ -191,40 +186,3 @@ def test_runs_in_progress_are_shown_with_their_epoch(tmp_path: Path, capsys: pyt
     (tmp_path / "request.json").write_text("{")  # damaged: the runs are shown all the same
     assert main(["show", str(tmp_path)]) == 0
     assert f"aol resume {tmp_path}" in capsys.readouterr().out.replace("\n", "")
-
-
-def _asked(*runs: Settings) -> str | None:
-    return try_next([replace(made_up(run, 0.5), command=repeat(run)) for run in runs])
-
-
-@pytest.mark.parametrize(
-    ("runs", "words"),
-    [
-        ([Settings(data="my photos", weighting="cb")], "--data 'my photos' --weighting none,cb --seed 0-4"),
-        ([Settings(weighting="cb", rho=0.0, margin="age")], "--weighting none,cb --margin none,age --seed 0-4"),
-        ([Settings(seed=7)], "--margin none,counts --seed 0-4"),
-        ([Settings(scenario="stream", schedule="fixed")], "aol stream --margin none,counts --seed 0-4"),
-        ([Settings(seed=n, weighting=w) for n in range(2) for w in ("none", "cb")], "--weighting none,cb --seed 0-4"),
-    ],
-    ids=str,
-)
-def test_the_next_command_repeats_the_users_own_settings(runs: list[Settings], words: str) -> None:
-    command = _asked(*runs)
-    assert command is not None
-    assert set(shlex.split(words)) <= set(shlex.split(command))
-    parsed = build("train", "stream").parse_args(shlex.split(command)[1:])
-    asked = runs_of(parsed.command, {name: getattr(parsed, name) for name in settings_of(parsed.command)})
-    assert {run.seed for run in asked} == set(range(5))
-    assert any(run.method == "none" for run in asked)
-    kept = {"data", "scenario", "net", "epochs", "batch_size", "lr", "imbalance", "schedule"}
-    assert all(getattr(run, name) == getattr(runs[0], name) for run in asked for name in kept)
-
-
-def test_no_next_command_after_a_comparison_over_seeds() -> None:
-    runs = [Settings(seed=seed, weighting=weighting) for seed in range(3) for weighting in ("none", "cb")]
-    assert _asked(*runs) is None
-    assert try_next([made_up(Settings(), 0.5)]) is None  # its command is not known
-    assert try_next([replace(made_up(Settings(), 0.5), command="python mine.py")]) is None  # nor are its flags
-    assert try_next([]) is None
-    diverged = replace(made_up(Settings(), 0.5), command=repeat(Settings()), failed_at_epoch=1)
-    assert try_next([diverged]) is None  # more seeds would diverge, too
