@@ -64,7 +64,7 @@ def dies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     return left
 
 
-@pytest.mark.parametrize("write", range(6))
+@pytest.mark.parametrize("write", range(3))
 @pytest.mark.parametrize("back", [0, 1, 2])
 def test_a_loop_killed_at_any_write_goes_on_from_its_own_checkpoint(
     write: int, back: int, tmp_path: Path, dies: dict[str, int]
@@ -96,47 +96,6 @@ def test_a_loop_killed_at_any_write_goes_on_from_its_own_checkpoint(
         epoch_of(ages, recorder, epoch)
     recorder.close()
     same_records(tmp_path / "straight", tmp_path / "killed", exact_means=False)
-
-
-@pytest.mark.parametrize("write", range(12))
-def test_runs_trained_together_and_killed_at_any_write_go_on_together(
-    write: int, tmp_path: Path, dies: dict[str, int]
-) -> None:
-    def make() -> aol.SampleAges:
-        return aol.SampleAges(LABELS, num_classes=4, rho=[0.2, 0.8])
-
-    ages = make()
-    with aol.Recorder(tmp_path / "straight", ages) as recorder:
-        for epoch in range(4):
-            epoch_of(ages, recorder, epoch)
-    ages, states = make(), []
-    recorder = aol.Recorder(tmp_path / "killed", ages)
-    dies["writes"] = write
-    with contextlib.suppress(Killed):
-        for epoch in range(4):
-            states.append(ages.state_dict())
-            epoch_of(ages, recorder, epoch)
-    recorder._held.close()  # as the end of the process would
-    dies["writes"] = 10**9
-    ages = make()
-    ages.load_state_dict(states[-1])
-    with aol.Recorder(tmp_path / "killed", ages, resume=True) as recorder:
-        for epoch in range(ages.epoch, 4):
-            epoch_of(ages, recorder, epoch)
-    for run in ("run-0", "run-1"):
-        same_records(tmp_path / "straight" / run, tmp_path / "killed" / run, exact_means=False)
-
-
-def test_records_of_some_runs_only_are_not_overwritten(tmp_path: Path) -> None:
-    ages = aol.ClassAges(2, rho=[0.2, 0.8])
-    with aol.Recorder(tmp_path, ages) as recorder:
-        for _ in range(2):
-            ages.observe([0, 1], torch.tensor([[True, False], [True, True]]))
-            ages.advance()
-            recorder.advance()
-    (tmp_path / "run-1" / "run.json").unlink()
-    with pytest.raises(record.DamagedRunError, match="lacks the records"):
-        aol.Recorder(tmp_path, ages, resume=True)
 
 
 def test_a_loop_killed_after_its_last_epoch_is_finished_when_it_is_resumed_and_closed(tmp_path: Path) -> None:
@@ -192,25 +151,22 @@ for epoch in range(100000):
 def test_kill_9_leaves_records_that_can_be_read_and_a_folder_that_is_free(tmp_path: Path) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-c", SCRIPT, str(tmp_path)]
-    for _ in range(2):
-        process = subprocess.Popen(words, env=environment)
-        deadline = time.monotonic() + PATIENCE
-        while not (tmp_path / "run.json").exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(0.3)
-        process.kill()
-        process.wait()
-        run = read_run(tmp_path)
-        assert len(run.epochs) > 0
-        assert len(ages_over_time(samples_of(tmp_path))) - len(run.epochs) in (0, 1)
-        ages = aol.SampleAges(LABELS, num_classes=4)
-        recorder = aol.Recorder(tmp_path, ages, resume=True)
-        epoch_of(ages, recorder, 0)
-        recorder.close()
-        assert not list(tmp_path.glob(".*.part"))
-        assert read_run(tmp_path).epochs.tolist() == [1]
-        for path in tmp_path.iterdir():
-            path.unlink()
+    process = subprocess.Popen(words, env=environment)
+    deadline = time.monotonic() + PATIENCE
+    while not (tmp_path / "run.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    process.kill()
+    process.wait()
+    run = read_run(tmp_path)
+    assert len(run.epochs) > 0
+    assert len(ages_over_time(samples_of(tmp_path))) - len(run.epochs) in (0, 1)
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path, ages, resume=True)
+    epoch_of(ages, recorder, 0)
+    recorder.close()
+    assert not list(tmp_path.glob(".*.part"))
+    assert read_run(tmp_path).epochs.tolist() == [1]
 
 
 def test_a_full_disk_loses_nothing_that_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

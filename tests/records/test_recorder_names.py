@@ -21,7 +21,7 @@ def shown(folder: Path) -> list[str]:
     return [str(name).encode("utf-8", "backslashreplace").decode() for name in names]
 
 
-@pytest.mark.parametrize("kind", [list, tuple, np.array, lambda names: [Path(name) for name in names]])
+@pytest.mark.parametrize("kind", [np.array, lambda names: [Path(name) for name in names]])
 def test_samples_go_by_the_names_given_in_pages_and_tables(kind: type, tmp_path: Path) -> None:
     ages = aol.SampleAges(LABELS, num_classes=4)
     with aol.Recorder(tmp_path / "mine", ages, names=kind(PATHS)) as recorder:
@@ -32,22 +32,6 @@ def test_samples_go_by_the_names_given_in_pages_and_tables(kind: type, tmp_path:
     with (tmp_path / "table.csv").open(newline="") as file:
         found = {int(row["index"]): row["id"] for row in csv.DictReader(file)}
     assert found == dict(enumerate(PATHS))
-
-
-def test_samples_without_names_are_called_by_their_positions(tmp_path: Path) -> None:
-    for folder, names, wanted in (("names", PATHS, PATHS), ("none", None, [str(place) for place in range(30)])):
-        ages = aol.SampleAges(LABELS, num_classes=4)
-        with aol.Recorder(tmp_path / folder, ages, names=names) as recorder:
-            ages.advance()
-            recorder.advance()
-        assert shown(tmp_path / folder) == wanted
-
-
-def test_every_run_of_many_has_the_names(tmp_path: Path) -> None:
-    ages = aol.SampleAges(LABELS, num_classes=4, rho=[0.1, 0.5])
-    recorder = aol.Recorder(tmp_path, ages, names=PATHS)
-    epoch_of(ages, recorder, 0)
-    assert [shown(tmp_path / f"run-{run}") for run in range(2)] == [PATHS, PATHS]
 
 
 def test_names_stay_when_a_run_goes_on_and_new_ones_take_their_place(tmp_path: Path) -> None:
@@ -80,22 +64,3 @@ def test_a_file_name_that_is_no_utf8_is_written_everywhere(tmp_path: Path) -> No
         assert main(["report", str(tmp_path / "run"), *more]) == 0
     assert "caf\\udce9.jpg" in (tmp_path / "t.csv").read_text()
     assert shown(tmp_path / "run")[:3] == ["caf\\udce9.jpg", "\\ud800", PATHS[2]]
-
-
-WRONG = {
-    "too few": (PATHS[:3], ValueError, "names must be 30, one a sample, not 3"),
-    "one text": ("a" * 30, TypeError, "names must be a list of texts, one a sample, not 'aaa"),
-    "no list": (iter(PATHS), TypeError, "names must be a list of texts, one a sample, not <list_iterator"),
-    "numbers": (list(range(30)), TypeError, "names must be some text, not 0"),
-    "blank": ([*PATHS[:29], " "], TypeError, "names must be some text, not ' '"),
-}
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_wrong_names_are_refused_and_nothing_is_written(what: str, tmp_path: Path) -> None:
-    names, kind, message = WRONG[what]
-    with pytest.raises(kind, match=message):
-        aol.Recorder(tmp_path / "x", aol.SampleAges(LABELS, num_classes=4), names=names)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="names are of samples, and ClassAges know none"):
-        aol.Recorder(tmp_path / "x", aol.ClassAges(4), names=PATHS)
-    assert not (tmp_path / "x").exists()

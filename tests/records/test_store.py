@@ -122,8 +122,8 @@ def test_a_damaged_line_is_named_and_the_others_are_read(tmp_path: Path) -> None
     assert [run.id for _, run in read_runs([tmp_path], problems)] == ["bb"]
     texts = [str(problem) for problem in problems]
     assert len(texts) == 2
-    assert "runs.jsonl, aa: its checksum does not match its content." in texts[0]
-    assert "runs.jsonl, line-3: it is" in texts[1]
+    assert "runs.jsonl, a line without a record: it is" in texts[0]
+    assert "runs.jsonl, aa: its checksum does not match its content." in texts[1]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"runs": 3}'])

@@ -41,7 +41,7 @@ def written(folder: Path, text: str = SHORT) -> str:
 
 def content(run: Run) -> dict[str, object]:
     """Return a record as plain values, without what differs each time."""
-    found = asdict(run) | {"seconds": 0.0}
+    found = asdict(run) | {"seconds": 0.0, "versions": {**run.versions, "date": ""}}
     found["curves"] = {name: values for name, values in run.curves.items() if name not in _CLOCK}
     return {name: _plain(value) for name, value in found.items()}
 

@@ -7,7 +7,6 @@ training device; `aol.records.samples` writes one run to a file.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -61,10 +60,8 @@ class Answers:
 
     def epochs(self, rows: npt.NDArray[np.int64] | None = None) -> Iterator[tuple[Truths, Truths, Ints]]:
         """Yield for each epoch what was seen, what was right, and the ages after it, of all or some samples."""
-        place = np.arange(self.size) if rows is None else np.asarray(rows, dtype=np.int64)
-        if place.size and not 0 <= place.min() <= place.max() < self.size:
-            raise IndexError(f"rows must lie in 0 to {self.size - 1}, not {int(place.min())} to {int(place.max())}.")
-        age = np.full(place.size, int(not self.grows), np.int32) if self.start is None else self.start[place]
+        place = np.arange(self.size) if rows is None else rows
+        age = self._begin()[place]
         for epoch, answers in enumerate(self.right):
             right = _unpack(answers, self.size)[place]
             seen = np.ones(place.size, bool) if self.seen is None else _unpack(self.seen[epoch], self.size)[place]
@@ -78,8 +75,13 @@ class Answers:
 
     def last(self) -> Ints:
         """Return the ages of all samples after the last epoch."""
-        begin = np.full(self.size, int(not self.grows), np.int32) if self.start is None else self.start
-        return deque((age for _, _, age in self.epochs()), maxlen=1)[0] if len(self) else begin
+        age = self._begin()
+        for _, _, age in self.epochs():  # noqa: B007 (the last one is wanted)
+            pass
+        return age
+
+    def _begin(self) -> Ints:
+        return np.full(self.size, int(not self.grows), np.int32) if self.start is None else self.start
 
     def ages(self, rows: npt.NDArray[np.int64]) -> Ints:
         """Return the ages of some samples after every epoch, `int32 [E, len(rows)]`; 0 where never seen."""
@@ -94,6 +96,7 @@ def _unpack(row: Bytes, size: int) -> Truths:
 # prediction, and of the best class other than the label.
 ANSWER = ("prediction", "confidence", "top", "other")
 _MEANS = ("mean_confidence", "mean_other")
+_BITS = ("right", "seen")
 
 
 def answer(logits: Tensor, label: Tensor) -> Tensor:
@@ -136,6 +139,7 @@ class SampleHistory:
         self._now = torch.zeros(shape, dtype=torch.bool, device=device)
         self._right: list[Bytes] = []
         self._seen: list[Bytes | None] = []  # None: all were
+        self._full = pack(np.ones(shape, bool))
 
     def __len__(self) -> int:
         return len(self._right)
@@ -160,9 +164,8 @@ class SampleHistory:
             self._skip(skipped, torch.where(right, 1, torch.where(older, age - 1, age)))
         self._times += known
         for mean, name in zip(self._mean, _MEANS, strict=True):
-            mean += torch.where(
-                known, (self._answer[ANSWER.index(name.removeprefix("mean_"))] - mean) / self._times, 0.0
-            )
+            value = self._answer[ANSWER.index(name.removeprefix("mean_"))]
+            mean += torch.where(known, (value - mean) / self._times, 0.0)
         self._write(right, self._now)
         self._age = age.to(torch.int32, copy=True)
         self._now.zero_()
@@ -213,44 +216,36 @@ class SampleHistory:
 
     def tensors(self, run: int) -> dict[str, Tensor]:
         """Return the tensors of one run, for a file."""
-        tensors = {name: value.cpu().contiguous() for name, value in self._state(run).items() if name != "age"}
+        state = {name: value[:, run] if name in _BITS else value[run] for name, value in self._state().items()}
+        tensors = {name: value.cpu().contiguous() for name, value in state.items() if name != "age"}
         tensors["prediction"] = tensors["prediction"].to(torch.int32)
         for name in _MEANS:
             tensors[name] = tensors[name].masked_fill(tensors["times"] == 0, torch.nan)
         return tensors
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state between two epochs, as tensors."""
-        return {name: value.clone() for name, value in self._state(slice(None)).items()}
+        """Return the state between two epochs, as tensors `[R, N]`, and bits `[E, R, ceil(N / 8)]`."""
+        return {name: value.clone() for name, value in self._state().items()}
 
-    def _state(self, run: int | slice) -> dict[str, Tensor]:
-        state = {
-            "age": self._age[run],
-            **dict(zip(ANSWER, self._answer[:, run], strict=True)),
-            "times": self._times[run],
-        }
-        state |= dict(zip(_MEANS, self._mean[:, run], strict=True))
-        if self._start is not None:
-            state["start"] = self._start[run]
-        full = pack(np.ones(self._now.shape, bool))
-        empty = np.zeros((0, *full.shape), np.uint8)
-        state["right"] = torch.from_numpy(np.stack(self._right) if self._right else empty)[:, run]
-        if any(row is not None for row in self._seen):
-            state["seen"] = torch.from_numpy(np.stack([full if row is None else row for row in self._seen]))[:, run]
+    def _state(self) -> dict[str, Tensor]:
+        state = {"age": self._age, **dict(zip(ANSWER, self._answer, strict=True)), "times": self._times}
+        state |= dict(zip(_MEANS, self._mean, strict=True)) | ({} if self._start is None else {"start": self._start})
+        for name, rows in zip(_BITS, (self._right, self._seen), strict=True):
+            if name == "right" or any(row is not None for row in rows):
+                bits = [self._full if row is None else row for row in rows]
+                state[name] = torch.from_numpy(np.stack(bits) if bits else np.zeros((0, *self._full.shape), np.uint8))
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Load a state with the same number of runs and samples."""
         if state["age"].shape != self._age.shape:
-            raise ValueError(
-                f"The state is of {list(state['age'].shape)} runs and samples, not {list(self._age.shape)}."
-            )
+            shapes = f"{list(state['age'].shape)} runs and samples, not {list(self._age.shape)}"
+            raise ValueError(f"The state is of {shapes}.")
         device = self._now.device
         self._age, self._times = (state[name].to(device, torch.int32, copy=True) for name in ("age", "times"))
         self._answer = torch.stack([state[name].to(device, torch.float32) for name in ANSWER])
         self._mean = torch.stack([state[name].to(device).nan_to_num(0.0) for name in _MEANS])
         self._start = state["start"].to(device) if "start" in state else None
-        full = pack(np.ones(self._now.shape, bool))
         self._right = list(state["right"].cpu().numpy())
-        seen = state["seen"].cpu().numpy() if "seen" in state else [full] * len(self._right)
-        self._seen = [None if (row == full).all() else row for row in seen]
+        seen = state["seen"].cpu().numpy() if "seen" in state else [self._full] * len(self._right)
+        self._seen = [None if (row == self._full).all() else row for row in seen]

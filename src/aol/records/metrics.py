@@ -106,6 +106,15 @@ def run_metrics(run: Run) -> dict[str, float]:
     return {f"{curve}_{name}": own.get(name, math.nan) for curve, own in curves.items() for name in METRICS}
 
 
+def columns_of(run: Run) -> dict[str, object]:
+    """Return the columns of a run in the table of runs, without its folder and its settings, by name."""
+    names = ("method", "seed", "finished", "failed_at_epoch", "planned", "seconds", "trained_together", "stacking")
+    columns = {name: getattr(run, name) for name in names[:4]} | {"epochs_done": len(run.epochs)}
+    columns |= {name: getattr(run, name) for name in names[4:]}
+    columns |= {name: run.versions.get(name) for name in ("aol", "torch", "python", "device")}
+    return columns | run_metrics(run) | {"zero_threshold": zero_threshold_share(run)}
+
+
 def counted(run: Run, curve: str) -> Floats:
     """Return a run's accuracies by epoch as its metrics count them; of a run that diverged, that of chance, once."""
     return run.curves.get(curve, np.zeros(0)) if run.failed_at_epoch is None else np.full(1, chance(run))

@@ -6,7 +6,6 @@ The data need not be at hand where they are shown. Only samples that are worth l
 from __future__ import annotations
 
 import json
-import numbers
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aol._files import write_atomically
+from aol._files import read_regular, write_atomically
 from aol._values import shown
 
 FILE = "previews.safetensors"
@@ -77,13 +76,10 @@ def save_previews(
 
 def read_previews(folder: Path) -> Previews:
     """Return what was kept of a run's samples; nothing where nothing was kept, or where it cannot be read."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
-    if not (folder / FILE).is_file():  # to open a pipe would be to wait
-        return Previews({}, {})
     try:
-        tensors = load_file(folder / FILE)
+        tensors = load(read_regular(folder / FILE, LARGEST))
         shapes = tensors["shape"].tolist()
         if not all(c in (1, 3) and 0 < h <= SIDE and 0 < w <= SIDE for c, h, w in shapes):
             return Previews({}, {})
@@ -94,7 +90,7 @@ def read_previews(folder: Path) -> Previews:
             for row, words in json.loads(tensors["texts"].numpy().tobytes()).items()
         }
         return Previews(dict(zip(tensors["row"].tolist(), pictures, strict=True)), texts)
-    except (OSError, SafetensorError, LookupError, TypeError, ValueError, AttributeError, RuntimeError):
+    except Exception:  # the run can be read without it
         return Previews({}, {})
 
 
@@ -126,39 +122,28 @@ def thumbnail(image: object) -> Tensor:
     """
     if hasattr(image, "convert"):
         image = image.convert("RGB")
-    wanted = "an image: [H, W], [C, H, W] or [H, W, C] with 1, 3 or 4 channels, not empty"
     try:
         pixels = image.detach().cpu() if isinstance(image, Tensor) else torch.from_numpy(np.array(image))
-    except (TypeError, ValueError, RuntimeError) as error:
+        pixels = pixels[None] if pixels.dim() == 2 else pixels
+        pixels = pixels if pixels.shape[0] in (1, 3, 4) else pixels.permute(2, 0, 1)
+        channels, height, width = pixels.shape
+        if channels not in (1, 3, 4):
+            raise ValueError
+        value = pixels[: 1 if channels == 1 else 3].to(torch.float32).nan_to_num()
+        low, high = (float(bound) for bound in value.aminmax())
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        wanted = "an image: [H, W], [C, H, W] or [H, W, C] with 1, 3 or 4 channels, not empty"
         raise TypeError(f"images must give {wanted}, not {shown(image)}.") from error
-    if pixels.dim() == 2:
-        pixels = pixels[None]
-    elif pixels.dim() == 3 and pixels.shape[0] not in (1, 3, 4):
-        pixels = pixels.permute(2, 0, 1)
-    if pixels.dim() != 3 or pixels.shape[0] not in (1, 3, 4) or not pixels.numel() or pixels.is_complex():
-        raise ValueError(f"images must give {wanted}, not {shown(image)}.")
-    return _shrunk(_as_bytes(pixels[: 1 if pixels.shape[0] == 1 else 3]))
-
-
-def _as_bytes(pixels: Tensor) -> Tensor:
-    if pixels.dtype == torch.uint8:
-        return pixels
-    value = pixels.to(torch.float32).nan_to_num()
-    low, high = (float(bound) for bound in value.aminmax())
-    if pixels.is_floating_point() and (low < 0.0 or high > 1.0):
-        value = (value - low) / (high - low)
-    elif not pixels.is_floating_point() and pixels.dtype != torch.bool:
-        value = value / 255.0
-    return (value.clamp(0.0, 1.0) * 255.0).round().to(torch.uint8)
-
-
-def _shrunk(pixels: Tensor) -> Tensor:
-    height, width = pixels.shape[1:]
+    if pixels.is_floating_point():
+        stretched = value if low >= 0.0 and high <= 1.0 else (value - low) / max(high - low, 1e-12)
+        value = (stretched * 255.0).round()
+    elif pixels.dtype == torch.bool:
+        value *= 255.0
     scale = SIDE / max(height, width)
-    if scale >= 1.0:
-        return pixels.contiguous()
-    size = (max(1, round(height * scale)), max(1, round(width * scale)))
-    return F.interpolate(pixels[None].to(torch.float32), size, mode="area")[0].round().to(torch.uint8)
+    if scale < 1.0:
+        size = (max(1, round(height * scale)), max(1, round(width * scale)))
+        value = F.interpolate(value[None], size, mode="area")[0].round()
+    return value.clamp(0.0, 255.0).to(torch.uint8).contiguous()
 
 
 def png(pixels: Tensor) -> bytes:
@@ -181,26 +166,16 @@ def png(pixels: Tensor) -> bytes:
 
 
 def described(value: object) -> Description:
-    """Return text as text, and a mapping or a vector as `[name, value]` pairs; both shortened.
+    """Return a mapping as `[name, value]` pairs, and anything else as text; both shortened.
 
-    >>> described("a short text"), described({"age": 31, "height": 1.7321}), described(np.array([0.5, 2.0]))
-    ('a short text', [['age', '31'], ['height', '1.732']], [['0', '0.5'], ['1', '2']])
+    >>> described("a short text"), described({"age": 31, "height": 1.7321})
+    ('a short text', [['age', '31'], ['height', '1.732']])
     """
-    if isinstance(value, str):
-        return value if len(value) <= LETTERS else value[: LETTERS - 1] + "…"
-    if isinstance(value, Tensor):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray | list | tuple):
-        vector = np.asarray(value)
-        if vector.ndim != 1:
-            raise ValueError(f"describe must return text, a mapping or a vector, not {shown(value)}.")
-        value = dict(enumerate(vector.tolist()))
     if not isinstance(value, Mapping):
-        raise TypeError(f"describe must return text, a mapping or a vector, not {shown(value)}.")
-    pairs = [[str(name)[:LETTERS], _entry(entry)] for name, entry in list(value.items())[:ENTRIES]]
+        text = str(value)
+        return text if len(text) <= LETTERS else text[: LETTERS - 1] + "…"
+    pairs = [
+        [str(name)[:LETTERS], f"{entry:.4g}" if isinstance(entry, float | np.floating) else str(entry)[:LETTERS]]
+        for name, entry in list(value.items())[:ENTRIES]
+    ]
     return pairs if len(value) <= ENTRIES else [*pairs, ["…", f"{len(value) - ENTRIES} more"]]
-
-
-def _entry(value: object) -> str:
-    real = isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral)
-    return f"{float(value):.4g}" if real else str(value)[:LETTERS]  # type: ignore[arg-type]

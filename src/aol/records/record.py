@@ -14,11 +14,12 @@ import json
 import os
 import platform
 import re
-import stat
+import subprocess
 import warnings
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -26,8 +27,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from aol._files import NotRegularError, open_regular, read_regular, unpacked, write_atomically
-from aol._values import printable
+from aol._files import open_regular, read_regular, unpacked, write_atomically
+from aol._values import printable, shown
 from aol._version import __version__
 
 if TYPE_CHECKING:
@@ -47,8 +48,6 @@ LARGEST = 256 * 2**20  # bytes of a record: 8,000 classes over 300 epochs, every
 _LARGEST_NUMBER = 1e300
 _ROOM = 64 * 2**20  # bytes that readings by epoch and class of any record may take; else at most 16 times its file
 _CHECKSUM = b',"sha256":"'  # the last item of the file: the hash of everything before it
-# Settings of format 2 that are gone, with the only values that are still read.
-_REMOVED = {"profile": "exp", "optimiser": "sgd", "average": 0.0, "clean_part": 1.0}
 
 
 class DamagedRunError(ValueError):
@@ -77,7 +76,8 @@ class Run:
         seconds: training time, divided by the number of runs trained together.
         trained_together: how many runs were trained as one network.
         stacking: how they became one: grouped or alone (in 0.2 also others); None where it was not recorded.
-        versions: of aol, torch and Python, and the device.
+        versions: of aol, torch and Python, the device, when the record was written (UTC), and from a checkout of aol
+            its commit.
         command: what to type to repeat the run, where known.
         data: the data set's name or folder, where `aol` can open it.
         baseline: the method of the runs that this one is compared with, where that is known.
@@ -114,8 +114,7 @@ class Run:
         return replace(self, epochs=self.epochs[:epochs], curves=curves, by_class=by_class, over_time=over_time)
 
 
-_ARRAYS = ("epochs", "curves", "by_class", "over_time")
-_PLAIN = tuple(own.name for own in fields(Run) if own.name not in _ARRAYS)  # JSON has them as they are
+_ARRAYS = ("epochs", "curves", "by_class", "over_time")  # JSON has the other fields as they are
 
 
 def by_class_of(readings: Mapping[str, Matrix | Floats]) -> dict[str, Floats]:
@@ -182,7 +181,7 @@ def encode(run: Run) -> bytes:
     level = 6 if run.finished else 1  # what is soon written again is compressed quickly
     content: dict[str, object] = {
         "format": FORMAT,
-        **{name: getattr(run, name) for name in _PLAIN},
+        **{name: value for name, value in vars(run).items() if name not in _ARRAYS},
         "epochs": np.asarray(run.epochs, dtype=np.int64).tolist(),
         "curves": {name: numbers(values) for name, values in run.curves.items() if _known(values)},
         "by_class": {name: numbers(values) for name, values in run.by_class.items() if _known(values)},
@@ -201,24 +200,21 @@ def _known(values: npt.ArrayLike) -> bool:
 
 
 def decode(content: bytes) -> Run:
-    """Return the record that a file holds, of format 2 or 3; `DamagedRunError` says what is wrong with it."""
+    """Return the record that a file holds; `DamagedRunError` says what is wrong with it."""
     head, _, tail = content.rstrip().rpartition(_CHECKSUM)
     try:
         given = json.loads(head + b"}" if head else content, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise DamagedRunError("it is incomplete or not JSON") from error
-    if not isinstance(given, dict) or "format" not in given:
-        raise DamagedRunError("it is not the record of a run")
-    if given["format"] not in (2, FORMAT):
-        raise DamagedRunError("it was written by another version of aol")
-    if tail != f'{hashlib.sha256(head + b"}").hexdigest()}"}}'.encode():
-        raise DamagedRunError("its checksum does not match its content")
-    if given["format"] == 2:
-        _update(given)
+    _require(isinstance(given, dict) and "format" in given, "it is not the record of a run")
+    version = given.pop("format")
+    _require(version == FORMAT, f"it has format {shown(version)} of another version of aol; this one reads {FORMAT}")
+    digest = hashlib.sha256(head + b"}").hexdigest()
+    _require(tail == f'{digest}"}}'.encode(), "its checksum does not match its content")
     _check(given)
     shape = (len(given["epochs"]), len(given["classes"]))
-    if 4 * shape[0] * shape[1] * len(given["over_time"]) > max(_ROOM, 16 * len(content)):
-        raise DamagedRunError("its readings by epoch and class would be far larger than its file")
+    size = 4 * shape[0] * shape[1] * len(given["over_time"])
+    _require(size <= max(_ROOM, 16 * len(content)), "its readings by epoch and class would be far larger than its file")
     for kind, of in (("curves", shape[:1]), ("by_class", shape[1:]), ("over_time", shape)):
         for name, values in given[kind].items():
             try:
@@ -226,52 +222,17 @@ def decode(content: bytes) -> Run:
             except ValueError as error:
                 raise DamagedRunError(f"{kind}, {name}: {error}") from error
             _require(not (why := impossible(name, given[kind][name])), f"{kind}, {name}: {why}")
-    del given["format"]
     given["epochs"] = np.asarray(given["epochs"], dtype=np.int64)
     return Run(**given | {"method": printable(given["method"]), "classes": list(map(printable, given["classes"]))})
 
 
+def _require(fits: bool, text: str) -> None:
+    if not fits:
+        raise DamagedRunError(text)
+
+
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a finite number")
-
-
-def _update(given: dict[str, Any]) -> None:
-    """Turn the content of format 2 into that of format 3; `DamagedRunError` for a setting that aol no longer has."""
-    given.setdefault("stacking", None)
-    for name in ("data_dir", "directory"):
-        given.pop(name, None)
-    settings = given.get("settings")
-    has_baseline = False
-    if isinstance(settings, dict) and {"scenario", "weighting"} <= settings.keys():
-        has_baseline = settings.get("loss", "softmax") == "softmax"
-        for name, default in _REMOVED.items():
-            if (value := settings.pop(name, default)) != default:
-                raise DamagedRunError(f"it was trained with {name}={value}, which aol no longer has")
-        if settings.get("fuse") == "mean":
-            raise DamagedRunError("it was trained with fuse=mean, which aol no longer has")
-    given["baseline"] = "none" if has_baseline else None
-
-
-def _check(given: dict[str, Any]) -> None:
-    """Raise if any value is not of the type that `encode` writes: everything after this relies on the types."""
-    if wrong := _TYPES.keys() ^ given.keys() - {"format"}:
-        raise DamagedRunError(f"it has no {min(wrong)!r}, or should not have it")
-    for name, (types, of_items) in _TYPES.items():
-        value = given[name]
-        items = list(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
-        fits = type(value) in types and set(map(type, items)) <= of_items
-        fits = fits and all(abs(item) < 2**63 for item in (value, *items) if type(item) is int)
-        _require(fits, f"{name} has a value of another type or size than aol writes")
-    epochs, counts, classes = given["epochs"], given["counts"], given["classes"]
-    _require(bool(given["id"] and given["method"] and classes), "id, method and classes must not be empty")
-    increasing = epochs == sorted(set(epochs)) and (not epochs or epochs[0] >= 1)
-    _require(increasing, "epochs must be whole numbers from 1 on that increase")
-    counted = counts is None or (len(counts) == len(classes) and min(counts, default=0) >= 0)
-    _require(counted, "counts must be whole numbers of 0 or more, one a class")
-    least = {"seed": 0, "planned": 1, "failed_at_epoch": 1, "trained_together": 1, "seconds": 0}
-    for name, low in least.items():
-        _require(given[name] is None or given[name] >= low, f"{name} must be {low} or more")
-    _require(all(text.isprintable() for text in given["versions"].values()), "versions must be printable")
 
 
 _NONE = type(None)
@@ -291,6 +252,28 @@ _TYPES: dict[str, tuple[set[type], set[type]]] = {
     **dict.fromkeys(("curves", "by_class"), ({dict}, {list})),
     "over_time": ({dict}, {str}),
 }
+_LEAST = {"seed": 0, "planned": 1, "failed_at_epoch": 1, "trained_together": 1, "seconds": 0}
+
+
+def _check(given: dict[str, Any]) -> None:
+    """Raise if any value is not of the type that `encode` writes: everything after this relies on the types."""
+    if wrong := _TYPES.keys() ^ given.keys():
+        raise DamagedRunError(f"it has no {min(wrong)!r}, or should not have it")
+    for name, (types, of_items) in _TYPES.items():
+        value = given[name]
+        items = list(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
+        fits = type(value) in types and set(map(type, items)) <= of_items
+        fits = fits and all(abs(item) < 2**63 for item in (value, *items) if type(item) is int)
+        _require(fits, f"{name} has a value of another type or size than aol writes")
+    for name, low in _LEAST.items():
+        _require(given[name] is None or given[name] >= low, f"{name} must be {low} or more")
+    epochs, counts, classes = given["epochs"], given["counts"], given["classes"]
+    _require(bool(given["id"] and given["method"] and classes), "id, method and classes must not be empty")
+    increasing = epochs == sorted(set(epochs)) and (not epochs or epochs[0] >= 1)
+    _require(increasing, "epochs must be whole numbers from 1 on that increase")
+    counted = counts is None or (len(counts) == len(classes) and min(counts) >= 0)
+    _require(counted, "counts must be whole numbers of 0 or more, one a class")
+    _require(all(text.isprintable() for text in given["versions"].values()), "versions must be printable")
 
 
 def _floats(values: list[Any], size: int) -> Floats:
@@ -315,11 +298,6 @@ def impossible(name: str, values: Floats | Matrix) -> str:
     if name.rpartition("_")[2] in ("age", "weight", "count", "seconds") and bool((values < 0.0).any()):
         return "must be 0 or more"
     return ""
-
-
-def _require(fits: bool, text: str) -> None:
-    if not fits:
-        raise DamagedRunError(text)
 
 
 # Files
@@ -352,10 +330,8 @@ def content_of(folder: Path) -> bytes:
         with open_regular(path) as file:
             file.seek(start)
             return file.read(size)
-    except NotRegularError as error:
-        raise DamagedRunError(str(error.strerror)) from error
     except OSError as error:
-        raise DamagedRunError(f"it cannot be read ({error.strerror})") from error
+        raise DamagedRunError(f"it cannot be read: {error.strerror}") from error
 
 
 def _packed_store(folder: Path) -> Path:
@@ -365,33 +341,43 @@ def _packed_store(folder: Path) -> Path:
 def packed_runs(path: Path) -> dict[str, tuple[int, int]]:
     """Return where the record of each run is in a file of records, by the run's id: its first byte, and how many.
 
-    The first line that does not begin as a record does is called after its number.
+    Lines that do not begin as a record does have one name together: the reader says that they are damaged.
     """
-    try:
-        state = path.stat()
-    except OSError:
+    if not path.is_file():
         return {}
-    return _index(path, state.st_mtime_ns, state.st_size) if stat.S_ISREG(state.st_mode) else {}
+    state = path.stat()
+    return _index(path, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=8)
 def _index(path: Path, changed: int, size: int) -> dict[str, tuple[int, int]]:
     places: dict[str, tuple[int, int]] = {}
-    wrong: dict[str, tuple[int, int]] = {}
     start = 0
-    with open_regular(path) as file:
-        for number, line in enumerate(file, start=1):
-            if named := _FIRST.match(line):
-                places[named[1].decode()] = (start, len(line))
-            elif not wrong:
-                wrong[f"line-{number}"] = (start, len(line))
+    with path.open("rb") as file:
+        for line in file:
+            named = _FIRST.match(line)
+            places[named[1].decode() if named else "a line without a record"] = (start, len(line))
             start += len(line)
-    return places | wrong
+    return places
 
 
 def versions(device: torch.device) -> dict[str, str]:
-    """Return what results depend on besides the settings."""
+    """Return what results depend on besides the settings, and when that was."""
     import torch
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
-    return {"aol": __version__, "torch": torch.__version__, "python": platform.python_version(), "device": name}
+    own = {"aol": __version__, "torch": torch.__version__, "python": platform.python_version(), "device": name}
+    own["date"] = datetime.now(UTC).isoformat(timespec="seconds")
+    return own | ({"commit": commit} if (commit := _commit()) else {})
+
+
+@lru_cache(maxsize=1)
+def _commit() -> str | None:
+    """Return the commit of aol where it runs from a checkout."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        return None
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        words = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    return None

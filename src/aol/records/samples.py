@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from torch import Tensor, from_numpy
 
 from aol._files import NotRegularError, read_json, write_atomically, write_if_changed
-from aol.records.history import Answers, SampleHistory, pack
+from aol.records.history import Answers, SampleHistory
 from aol.records.record import DamagedRunError, Ints
 
 Shorts = npt.NDArray[np.int32]
@@ -129,22 +129,16 @@ def read_samples(path: Path, run: str) -> SampleTable | None:
     return SampleTable(**columns, answers=answers)
 
 
-def restore_history(history: SampleHistory, folders: Mapping[str, Path], labels: Tensor) -> None:
-    """Let a history continue from the files in the folders of its runs, by their ids."""
-    tables = [table for run, folder in folders.items() if (table := read_samples(folder / FILE, run)) is not None]
-    if len(tables) < len(folders) or any(not np.array_equal(table.label, labels.cpu().numpy()) for table in tables):
-        raise DamagedRunError(f"{next(iter(folders.values()))} has records of other samples: choose another folder.")
-    epochs = min(len(table.answers) for table in tables)  # a crash may leave some files an epoch ahead of the others
-    answers = [table.answers.first(epochs) for table in tables]
-    columns = {name: np.stack([getattr(table, name) for table in tables]) for name in _COLUMNS}
-    columns["times"] = np.minimum(columns["times"], epochs)
-    columns["age"] = np.stack([own.last() for own in answers])
-    columns["right"] = np.stack([own.right for own in answers], axis=1)
-    full = pack(np.ones(len(labels), bool))
-    seen = [np.tile(full, (epochs, 1)) if own.seen is None else own.seen for own in answers]
-    columns["seen"] = np.stack(seen, axis=1)
-    if answers[0].start is not None:
-        columns["start"] = np.stack([own.start for own in answers if own.start is not None])
+def restore_history(history: SampleHistory, folder: Path, run: str, labels: Tensor) -> None:
+    """Let the history of one run continue from the file in its folder."""
+    table = read_samples(folder / FILE, run)
+    if table is None or not np.array_equal(table.label, labels.cpu().numpy()):
+        raise DamagedRunError(f"{folder} has a record of other samples: choose another folder.")
+    answers = table.answers
+    columns = {name: getattr(table, name)[None] for name in _COLUMNS}
+    columns |= {"age": answers.last()[None], "right": answers.right[:, None]}
+    columns |= {} if answers.seen is None else {"seen": answers.seen[:, None]}
+    columns |= {} if answers.start is None else {"start": answers.start[None]}
     history.load_state_dict({name: from_numpy(value) for name, value in columns.items()})
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from aol._values import unlike
-from aol.records.metrics import run_metrics, zero_threshold_share
+from aol.records.metrics import columns_of
 from aol.records.record import DamagedRunError, Run, read_run
 from aol.records.store import find_runs
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NAMED = ("id", "method", "seed")  # in every row of an epoch or a class
-_VERSIONS = ("aol", "torch", "python", "device")
 
 
 class RunFrame(pd.DataFrame):
@@ -42,17 +41,6 @@ class RunFrame(pd.DataFrame):
     @property
     def _constructor(self) -> Callable[..., RunFrame]:
         return RunFrame
-
-    def __finalize__(self, other: object, method: str | None = None, **more: object) -> RunFrame:
-        """Keep the records of the frames that this one was made from."""
-        frame: RunFrame = super().__finalize__(other, method=method, **more)  # type: ignore[misc]
-        sources = getattr(other, "objs", None) or [getattr(other, "left", None), getattr(other, "right", None)]
-        joined: dict[str, Run] = {}
-        for source in sources if method in ("concat", "merge") else ():
-            joined |= getattr(source, "_runs", {})
-        if joined:
-            object.__setattr__(frame, "_runs", joined)
-        return frame
 
     @property
     def runs(self) -> dict[str, Run]:
@@ -76,17 +64,12 @@ class RunFrame(pd.DataFrame):
         """Return a row for each run and class, with the readings of the last epoch; or for each epoch as well."""
         parts = []
         for name, run in self.runs.items():
-            size = len(run.classes)
+            size, times = len(run.classes), len(run.epochs) if over_time else 1
             counts = [None] * size if run.counts is None else run.counts
-            named = {"class": np.arange(size), "name": run.classes, "count": counts}
-            if over_time:
-                epochs = len(run.epochs)
-                named = {key: np.tile(np.asarray(value), epochs) for key, value in named.items()}
-                readings = {key: value.ravel() for key, value in run.over_time.items()}
-                rows = {"epoch": np.repeat(run.epochs, size), **named, **readings}
-                parts.append(pd.DataFrame({**_named(name, run), **rows}))
-            else:
-                parts.append(pd.DataFrame({**_named(name, run), **named, **run.by_class}))
+            columns = _named(name, run) | ({"epoch": np.repeat(run.epochs, size)} if over_time else {})
+            columns |= {"class": np.tile(np.arange(size), times), "name": run.classes * times, "count": counts * times}
+            columns |= {key: value.ravel() for key, value in (run.over_time if over_time else run.by_class).items()}
+            parts.append(pd.DataFrame(columns))
         return _joined(parts, [*_NAMED, *(["epoch"] if over_time else []), "class", "name", "count"])
 
 
@@ -143,8 +126,8 @@ def frame_of(runs: Iterable[tuple[Path | None, Run]]) -> RunFrame:
     records = list(runs)
     ids = unlike((run.id for _, run in records), "-{}")
     rows = [_row(folder, run) for folder, run in records]
-    index = pd.Index(ids, name="id", dtype="object")
     names = dict.fromkeys(name for row in rows for name in row)
+    index = pd.Index(ids, name="id", dtype=object)
     frame = RunFrame({name: _column([row.get(name) for row in rows], index) for name in names}, index=index)
     frame._runs = {name: run for name, (_, run) in zip(ids, records, strict=True)}
     return frame
@@ -152,32 +135,12 @@ def frame_of(runs: Iterable[tuple[Path | None, Run]]) -> RunFrame:
 
 def _column(values: list[object], index: pd.Index) -> pd.Series:
     """Return a column; text is kept as Python objects, because a path that is not UTF-8 cannot be a pandas string."""
-    if any(isinstance(value, str) for value in values):
-        return pd.Series(values, index=index, dtype=object)
-    numbers = any(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    return pd.Series(values, index=index, dtype="float64" if numbers and None in values else None)
+    return pd.Series(values, index=index, dtype=object if any(isinstance(value, str) for value in values) else None)
 
 
 def _row(folder: Path | None, run: Run) -> dict[str, object]:
-    own: dict[str, object] = {
-        "folder": None if folder is None else str(folder),
-        "method": run.method,
-        "seed": run.seed,
-        "finished": run.finished,
-        "failed_at_epoch": run.failed_at_epoch,
-        "epochs_done": len(run.epochs),
-        "planned": run.planned,
-        "seconds": run.seconds,
-        "trained_together": run.trained_together,
-        "stacking": run.stacking,
-        **{name: run.versions.get(name) for name in _VERSIONS},
-        **run_metrics(run),
-        "zero_threshold": zero_threshold_share(run),
-    }
-    taken = own.keys() | {"id"}  # the index
-    settings = {f"setting_{name}" if name in taken else name: value for name, value in run.settings.items()}
-    settings.pop("setting_seed", None)  # the same number
-    return own | settings
+    own = {"folder": None if folder is None else str(folder), **columns_of(run)}
+    return own | {name: value for name, value in run.settings.items() if name not in own and name != "id"}
 
 
 def told_apart(names: Sequence[str], runs: Sequence[Run], but: Collection[str] = ()) -> list[str]:
@@ -192,12 +155,13 @@ def told_apart(names: Sequence[str], runs: Sequence[Run], but: Collection[str] =
 
 def differing_settings(runs: Sequence[Run], but: Collection[str] = ()) -> list[str]:
     """Return the names of the settings that tell runs apart, as few as possible; `but` are left out."""
+    names = [name for name in dict.fromkeys(name for run in runs for name in run.settings) if name not in but]
+    codes = {name: pd.factorize(np.array([repr(run.settings.get(name)) for run in runs]))[0] for name in names}
+    chosen = [name for name in names if codes[name].any()]
 
-    def distinct(names: list[str]) -> int:
-        return len({tuple(repr(run.settings.get(name)) for name in names) for run in runs})
+    def distinct(some: list[str]) -> int:
+        return len({row.tobytes() for row in np.array([codes[name] for name in some]).T}) if some else 1
 
-    names = dict.fromkeys(name for run in runs for name in run.settings if name not in but)
-    chosen = [name for name in names if distinct([name]) > 1]
     for name in reversed(chosen):
         rest = [other for other in chosen if other != name]
         if distinct(rest) == distinct(chosen):

@@ -31,10 +31,11 @@ class Method:
 def methods(frame: RunFrame) -> list[Method]:
     """Return the runs by method, in the order of the frame; methods of one name also show the settings that differ."""
     groups: dict[tuple[object, ...], list[str]] = {}
-    for name, run in frame.runs.items():
+    runs = frame.runs
+    for name, run in runs.items():
         rest = tuple((key, repr(value)) for key, value in sorted(run.settings.items()) if key != "seed")
         groups.setdefault((run.method, tuple(run.classes), rest), []).append(name)
-    first = [frame.runs[ids[0]] for ids in groups.values()]
+    first = [runs[ids[0]] for ids in groups.values()]
     names = told_apart([run.method for run in first], first, but=("seed",))
     return [Method(name, frame.loc[ids]) for name, ids in zip(names, groups.values(), strict=True)]
 
