@@ -136,7 +136,8 @@ def class_measures(run: Run) -> dict[str, dict[str, float]]:
         curves = _measures_of_chance(run, counts is not None)
     else:
         curves = {name: run.curves[f"test_{name}"] for name in MEASURES if f"test_{name}" in run.curves}
-        if "test_accuracy" in run.over_time and "balanced_accuracy" not in curves:
+        parts = counts is None or "head_accuracy" in curves  # of a stream, counts are not known before its end
+        if "test_accuracy" in run.over_time and not ("balanced_accuracy" in curves and parts):
             curves = _computed(run.over_time, counts) | curves
     if not curves and "test_accuracy" in run.by_class:
         last = _computed({name: values[None] for name, values in run.by_class.items()}, counts)

@@ -166,11 +166,13 @@ def png(pixels: Tensor) -> bytes:
 
 
 def described(value: object) -> Description:
-    """Return a mapping as `[name, value]` pairs, and anything else as text; both shortened.
+    """Return a mapping or a vector as `[name, value]` pairs, and anything else as text; both shortened.
 
-    >>> described("a short text"), described({"age": 31, "height": 1.7321})
-    ('a short text', [['age', '31'], ['height', '1.732']])
+    >>> described("a short text"), described({"age": 31, "height": 1.7321}), described(np.array([0.5, 2.0]))
+    ('a short text', [['age', '31'], ['height', '1.732']], [['0', '0.5'], ['1', '2']])
     """
+    if isinstance(value, Tensor | np.ndarray):
+        value = dict(enumerate(torch.as_tensor(value).flatten().tolist()))
     if not isinstance(value, Mapping):
         text = str(value)
         return text if len(text) <= LETTERS else text[: LETTERS - 1] + "…"

@@ -61,8 +61,8 @@ class Recorder:
         epochs: how many there will be, where that is known.
         images: shows the samples, for the gallery: an array `[N, ...]`, or a function from a sample's position to an
             image. `close` keeps thumbnails of the oldest and the most suspicious, at most 500.
-        describe: tells what a sample is, where it is no image: a function from a sample's position to text or to a
-            mapping, which reports show as text or as a short table. Kept of the same few.
+        describe: tells what a sample is, where it is no image: a function from a sample's position to text, to a
+            mapping or to a vector, which reports show as text or as a short table. Kept of the same few.
         names: what the samples are called in reports, one each in their order: paths, say; by default their positions.
         command: what to type to repeat the run; by default how this program was started, if that was a file.
         resume: go on with the record in `folder`, if there is one. Epochs after the ages' own are dropped.
