@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aol.lab.study.results import best_on_test, finished_runs, study_results
+from aol.lab.study.results import finished_runs, study_results
 from aol.lab.study.spec import load
 from aol.records.store import Store
 from aol.records.table import RunFrame
@@ -22,7 +22,7 @@ def runs() -> RunFrame:
 def test_a_fixed_setting_on_twenty_seeds(runs: RunFrame) -> None:
     table = study_results(load(RESULTS / "studies" / "fixed-rho-offline.toml"), Store(RESULTS), runs)
     (verdict,) = table.verdicts
-    assert (verdict.word, verdict.p) == ("does not hold", 0.1326268467048245)
+    assert (verdict.word, verdict.size, verdict.p) == ("no gain shown", "smaller", 0.1326268467048245)
     assert verdict.gain is not None
     assert verdict.gain.mean == 0.003101000000000009
     assert verdict.gain.interval == (-0.001029742785585994, 0.007231742785586012)
@@ -32,9 +32,8 @@ def test_grids_chosen_by_the_other_seeds_rivals_and_one_spread(runs: RunFrame) -
     table = study_results(load("period-10"), Store(RESULTS), runs)
     (verdict,) = table.verdicts
     assert verdict.gain is not None
-    assert (verdict.word, verdict.gain.mean, verdict.p) == (
-        "not enough runs", -0.0014331111111111315, 0.7654321168316299
-    )  # fmt: skip
+    assert (verdict.word, verdict.size) == ("no gain shown", "open")
+    assert (verdict.gain.mean, verdict.p) == (-0.0014331111111111315, 0.7654321168316299)
     rival = next(own for own in table.rivals if own.over == "frequency")
     assert rival.gain is not None
     assert (rival.gain.mean, rival.p) == (-0.03676000000000001, 0.04413056139680684)
@@ -45,6 +44,6 @@ def test_grids_chosen_by_the_other_seeds_rivals_and_one_spread(runs: RunFrame) -
         0.3463275151574997, 11, 0.6792636666666666, 0.682872858974359
     )  # fmt: skip
     assert frequency["choices"] == ("p=0.5", "p=0.25", "p=0.25")
-    on_test = best_on_test(table, "aol")
+    on_test = table.best_on_test("aol")
     assert on_test is not None
     assert {name: round(100 * value, 2) for name, value in on_test.items()} == {"gain": 2.36, "baseline": 2.03}

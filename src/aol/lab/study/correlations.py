@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from aol.lab.study.verdict import ALPHA, FAILS, HOLDS, OPEN
+from aol.lab.study.verdict import ALPHA
 from aol.records.record import Floats, Run
-from aol.stats import holm
 
 # By the paper's name: the name in a record.
 SIGNALS = {
@@ -28,8 +27,7 @@ SIGNALS = {
 }
 # The paper's signs: old classes have lower accuracy, higher loss and smaller margins.
 SIGNS = {name: 1.0 if name.startswith("loss") else -1.0 for name in SIGNALS}
-LEAST = 0.1
-NOT_JUDGED = "not judged"
+SAME, OTHER, UNCLEAR, NOT_JUDGED, NO_RUNS = "same signs", "another sign", "signs open", "not judged", "no runs"
 
 
 @dataclass(frozen=True)
@@ -85,32 +83,22 @@ def correlations(runs: Sequence[Run]) -> list[Correlation]:
         known = [pair for pair in pairs if pair is not None]
         classes = min((size for _, size in known), default=0)
         if classes >= 4:
-            r, low, high, p = fisher([r for r, _ in known], classes)
-            rows.append(Correlation(signal, r, low, high, p, classes, len(known)))
+            rows.append(Correlation(signal, *fisher([r for r, _ in known], classes), classes, len(known)))
     return rows
 
 
 def judge_correlations(rows: Sequence[Correlation]) -> str:
-    """Return the verdict on all correlations of a study.
+    """Return two statements on all correlations: whether they have the paper's signs, and how many its size.
 
-    It holds when all have the paper's sign with a corrected p-value below 5 %. It does not hold when one has the other
-    sign with such a p-value, or is shown (corrected) to be weaker than half of the paper's, or than 0.1. Otherwise: not
-    enough runs. Without any figure in the paper there is nothing to judge.
+    A sign counts where the corrected p-value is below 5 %, the size where the paper's r lies in our interval. Without
+    any figure in the paper there is nothing to judge.
     """
     if not rows:
-        return OPEN
-    if all(own.paper is None for own in rows):
+        return NO_RUNS
+    papers = [(own.low, own.paper, own.high) for own in rows if own.paper is not None]
+    if not papers:
         return NOT_JUDGED
-    signs = [(own.p_corrected < ALPHA, SIGNS[own.signal] * own.r > 0) for own in rows]
-    below = zip(signs, holm([_p_weak(own) for own in rows]), strict=True)
-    weak = any(p < ALPHA and (same or not clear) for (clear, same), p in below)
-    other = any(clear and not same for clear, same in signs)
-    return FAILS if other or weak else HOLDS if all(clear for clear, _ in signs) else OPEN
-
-
-def _p_weak(own: Correlation) -> float:
-    """Return the p-value, doubled as if two-sided, of "r is half of the paper's figure or more" (at least 0.1)."""
-    least = max(LEAST, 0.5 * abs(own.paper or 0.0))
-    r = max(-1 + 1e-12, min(1 - 1e-12, SIGNS[own.signal] * own.r))
-    distance = (math.atanh(least) - math.atanh(r)) * math.sqrt(own.classes - 3)
-    return min(1.0, 2 * float(stats.norm.sf(distance)))
+    clear = [SIGNS[own.signal] * own.r > 0 for own in rows if own.p_corrected < ALPHA]
+    signs = OTHER if not all(clear) else SAME if len(clear) == len(rows) else UNCLEAR
+    inside = sum(low <= paper <= high for low, paper, high in papers)
+    return f"{signs}; {inside} of {len(papers)} of its r in our intervals"

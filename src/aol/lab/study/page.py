@@ -1,7 +1,7 @@
 """The page of results: every study that has runs, with its verdict, a chart, its tables, and how to repeat it.
 
-The text is in `templates/results.md.j2`. It begins with a summary: for each table of the paper its claim, the figure
-here, and the verdict. The page follows from the runs only and has no date in it: written twice, it is the same.
+The text is in `templates/results.md.j2`. It begins with a row for each claim: what was tested, the gain here beside the
+paper's in the same cells, and the two statements. The page follows from the runs only: written twice, it is the same.
 """
 
 from __future__ import annotations
@@ -13,21 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from aol.lab.settings import WrongSettingsError
+from aol.lab.settings import WrongSettingsError, word
 from aol.lab.study.draw import estimate_of, gain_figure
-from aol.lab.study.paper import TABLES
-from aol.lab.study.results import StudyResults, best_on_test, finished_runs, study_results
-from aol.lab.study.spec import Study, builtin_names, cell_name, load, plural
-from aol.lab.study.tables import (
-    NONE,
-    TEMPLATES,
-    correlation_verdict,
-    gain_text,
-    notes,
-    points,
-    signed,
-    tables,
-)
+from aol.lab.study.paper import TABLES, cells_of
+from aol.lab.study.results import StudyResults, finished_runs, study_results
+from aol.lab.study.spec import Study, builtin_names, cell_name, load
+from aol.lab.study.tables import NONE, TEMPLATES, correlation_verdict, gain_text, notes, points, signed, tables
+from aol.lab.study.verdict import FEW, Claim
 from aol.records.metrics import zero_threshold_share
 from aol.records.store import Store
 from aol.report.figures import style
@@ -44,6 +36,24 @@ class Page:
     charts: dict[str, bytes]
 
 
+@dataclass(frozen=True)
+class SummaryLine:
+    """One row: what was tested, the paper's gain in the same cells, the gain here, and the two statements.
+
+    `estimate` is the gain for a chart, None where there is no interval.
+    """
+
+    table: str
+    study: str | None = None
+    tested: str = NONE
+    paper: str = NONE
+    here: str = NONE
+    seeds: str = NONE
+    word: str = "no runs"
+    size: str = NONE
+    estimate: Estimate | None = None
+
+
 def results_page(folder: Path, called: Mapping[str, Study] | None = None, *, charts: bool = False) -> Page:
     """Return the page for all runs of a folder, of some studies by what they are called on the command line.
 
@@ -56,41 +66,37 @@ def results_page(folder: Path, called: Mapping[str, Study] | None = None, *, cha
     if twice := [name for name in names if names.count(name) > 1]:
         raise WrongSettingsError(f"Two studies are called {twice[0]!r}: they need different names on one page.")
     store = Store(folder)
-    frame = finished_runs(store)
-    every = {name: study_results(study, store, frame) for name, study in called.items()} if len(frame) else {}
-    every = {name: own for name, own in every.items() if own.has_figures and not _is_part(own, list(every.values()))}
-    lines = summary(list(every.values()))
+    runs = finished_runs(store)
+    by_name = {name: study_results(study, store, runs) for name, study in called.items()} if len(runs) else {}
+    by_name = {name: own for name, own in by_name.items() if own.has_figures}
+    ids = {name: set(own.runs.index) for name, own in by_name.items()}  # a study whose runs are all in another: not shown
+    shown = {name: own for name, own in by_name.items() if not any(ids[name] < other for other in ids.values())}
     paper = any(study.paper for study in called.values())
+    lines = summary(list(shown.values())) if paper else []
     sections = [
         {
             "study": own.study,
-            "row": _row(own, paper=paper),
+            "verdict": _verdict(own),
             "tables": tables(own),
             "notes": notes(own),
+            "zeros": _zero_thresholds(own) if own.study.paper else {},
             "commands": _commands(name, own, called[name], folder),
         }
-        for name, own in every.items()
+        for name, own in shown.items()
     ]
     text = TEMPLATES.get_template("results.md.j2").render(
         paper=paper,
-        lines=lines if paper else [],
+        lines=lines,
         folder=folder.as_posix(),
         sections=sections,
         charts=charts,
         documented=all(name in builtin_names() or Path(name).parent == folder / "studies" for name in called),
     )
-    return Page(text, _charts(list(every.values()), lines) if charts else {})
+    return Page(text, _charts(list(shown.values()), lines) if charts else {})
 
 
-def _is_part(results: StudyResults, every: Sequence[StudyResults]) -> bool:
-    """Return whether all runs of a study are in another one, whose section is enough for both."""
-    own = set(results.runs.index)
-    others = [set(other.runs.index) for other in every if other is not results and other.has_figures]
-    return any(own < other for other in others)
-
-
-def _charts(every: Sequence[StudyResults], lines: Sequence[SummaryLine]) -> dict[str, bytes]:
-    figures = {own.study.name: gain_figure(own) for own in every}
+def _charts(shown: Sequence[StudyResults], lines: Sequence[SummaryLine]) -> dict[str, bytes]:
+    figures = {own.study.name: gain_figure(own) for own in shown}
     blocks: dict[str, list[Estimate]] = {}
     for line in lines:
         if line.estimate is not None:
@@ -100,30 +106,26 @@ def _charts(every: Sequence[StudyResults], lines: Sequence[SummaryLine]) -> dict
     return {f"results-{name}.svg": style.rendered(figure, "svg", text=True) for name, figure in figures.items()}
 
 
-def _row(results: StudyResults, *, paper: bool) -> list[str]:
-    """Return a study in short: verdicts, gains, the paper's gains and the best on test, and how many runs it has."""
-    judged, gains, papers, best = results.verdicts, [], [], []
-    parts = [
-        f" ({own.cells} of {own.cells_planned} cells)" if 0 < own.cells < own.cells_planned else "" for own in judged
-    ]
-    words = [own.word + part for own, part in zip(judged, parts, strict=True)]
-    for own in judged:
-        rows = results.of(own.method)
-        if own.gain is not None:
-            gains.append(f"{own.method} {gain_text(own.gain, ' to ')}")
-        elif len(rows):
-            mean = points(fmean(gain.mean for gain in rows["gain"]))
-            gains.append(f"{own.method} {mean}, {plural(max(map(len, rows['seeds'])), 'seed')}")
-        papers += [] if own.paper_gain is None else [points(own.paper_gain)]
-        if results.study.paper and (on_test := best_on_test(results, own.method)):
-            tried = f" ({points(on_test['baseline'])})" if "baseline" in on_test else ""
-            best.append(points(on_test["gain"]) + tried)
-    if len(set(words)) > 1:
-        words = [f"{own.method}: {word}" for own, word in zip(judged, words, strict=True)]
-    verdict = correlation_verdict(results) if results.correlations else "; ".join(dict.fromkeys(words))
-    numbers = [gains, papers, best] if paper else [gains]
-    runs = f"{len(results.runs)} of {results.values['run'].nunique()}"
-    return [verdict, *("; ".join(part) or NONE for part in numbers), runs]
+def _verdict(results: StudyResults) -> str:
+    """Return the statements on a study for the head of its section."""
+    if results.correlations:
+        return correlation_verdict(results)
+    parts = []
+    for own in results.verdicts:
+        name = f"{own.method} " if len(results.verdicts) > 1 else ""
+        gain = f"{gain_text(own.gain, ' to ')}, " if own.gain else ""
+        parts.append(name + gain + ", ".join(filter(None, (own.word, own.size))))
+    return "; ".join(parts)
+
+
+def _zero_thresholds(results: StudyResults) -> dict[str, float]:
+    """Return by cell the share of steps in which no class grew older, as the median was 0; empty where it is small."""
+    shares = {}
+    for own in results.verdicts:
+        for place in own.cells:
+            share = fmean(zero_threshold_share(run) for run in results.chosen_runs(place, own.method))
+            shares |= {} if math.isnan(share) else {cell_name(results.study.cells_list()[place]): share}
+    return shares if max(shares.values(), default=0.0) > MOST_ZEROS else {}
 
 
 def _commands(name: str, results: StudyResults, planned: Study, folder: Path) -> list[str]:
@@ -137,61 +139,78 @@ def _commands(name: str, results: StudyResults, planned: Study, folder: Path) ->
 # The summary
 
 
-@dataclass(frozen=True)
-class SummaryLine:
-    """One row: the paper's table and claim, the figure here, from how many seeds and cells, and the verdict.
-
-    `estimate` is the gain for a chart, None where there is no interval. `zero_threshold` has by cell the share of steps
-    in which no class grew older, because the median accuracy was 0, where that share is large.
-    """
-
-    table: str
-    study: str | None = None
-    claim: str = NONE
-    here: str = NONE
-    data: str = NONE
-    verdict: str = "no runs"
-    estimate: Estimate | None = None
-    zero_threshold: Mapping[str, float] | None = None
-
-
-def summary(every: Sequence[StudyResults]) -> list[SummaryLine]:
+def summary(shown: Sequence[StudyResults]) -> list[SummaryLine]:
     """Return the rows for all tables of the paper, in its order.
 
     A table is shown by all studies of it that have a verdict, else by the first that has any figure.
     """
     lines: list[SummaryLine] = []
-    for name, table in TABLES.items():
-        own = [results for results in every if results.study.paper == name]
+    for name, (title, _) in TABLES.items():
+        own = [results for results in shown if results.study.paper == name]
         judged = [results for results in own if results.correlations or any(claim.gain for claim in results.verdicts)]
         judged.sort(key=lambda results: -max([len(claim.seeds) for claim in results.verdicts], default=0))
-        rows = [line for results in judged or own[:1] for line in _lines(table, results)]
-        lines += rows or [SummaryLine(table)]
+        rows = [line for results in judged or own[:1] for line in _lines(title, results)]
+        lines += rows or [SummaryLine(title)]
     return lines
 
 
-def _lines(table: str, results: StudyResults) -> list[SummaryLine]:
-    name, lines = results.study.name, []
-    if results.correlations:  # that of age and test accuracy, by cell
-        known = [r for _, own in results.correlations for r in own if r.signal == "accuracy_test"]
-        paper = ", ".join(f"r {signed(r.paper)}" for r in known if r.paper is not None)
-        here = ", ".join(f"r {signed(r.r)} ({signed(r.low)} to {signed(r.high)})" for r in known)
-        data = f"{plural(max(r.seeds for r in known), 'seed')}, {plural(len(known), 'cell')}"
-        return [SummaryLine(table, name, paper or NONE, here, data, correlation_verdict(results))]
-    for claim in results.verdicts:
-        rows, paper = results.of(claim.method), NONE if claim.paper_gain is None else points(claim.paper_gain)
-        if claim.gain is None:
-            here = points(fmean(gain.mean for gain in rows["gain"])) if len(rows) else NONE
-            data = f"{plural(max(map(len, rows['seeds']), default=0), 'seed')}, {plural(len(rows), 'cell')}"
-            lines.append(SummaryLine(table, name, paper, here, data, claim.word))
-            continue
-        cells = results.study.cells_list()
-        shares: dict[str, float] = {}
-        for place in rows["cell"]:
-            share = fmean(zero_threshold_share(run) for run in results.chosen_runs(place, claim.method))
-            shares |= {} if math.isnan(share) else {cell_name(cells[place]): share}
-        here, data = gain_text(claim.gain, " to "), f"{plural(claim.gain.seeds, 'seed')}, {plural(claim.cells, 'cell')}"
-        row = estimate_of(name, claim.gain, paper=claim.paper_gain)
-        zeros = shares if max(shares.values(), default=0.0) > MOST_ZEROS else None
-        lines.append(SummaryLine(table, name, paper, here, data, claim.word, row, zeros))
+def _lines(title: str, results: StudyResults) -> list[SummaryLine]:
+    """Return a row for each claim, or for each of its cells where some gain and others lose, both beyond chance."""
+    study, lines = results.study, []
+    if results.correlations:
+        cells = study.cells_list()
+        known = [(cell, r) for cell, own in results.correlations for r in own if r.signal == "accuracy_test"]
+        papers = ", ".join(f"r {signed(r.paper)}" for _, r in known if r.paper is not None)
+        here = ", ".join(f"r {signed(r.r)} ({signed(r.low)} to {signed(r.high)})" for _, r in known)
+        tested = _tested(results, study.baseline, [cells.index(cell) for cell, _ in known])
+        word, _, size = correlation_verdict(results).partition("; ")
+        seeds = str(max((r.seeds for _, r in known), default=0))
+        return [SummaryLine(title, study.name, tested, papers or NONE, here or NONE, seeds, word, size or NONE)]
+    last = results.by_figure("last") if results.figure == "second_half_mean" else None
+    for whole in results.verdicts:
+        rows = results.of(whole.method)
+        ends = [gain.interval for gain in rows["gain"] if gain.interval]
+        mixed = any(low > 0 for low, _ in ends) and any(high < 0 for _, high in ends)
+        asked = [(whole.method, None, [place]) for place in rows["cell"]] if mixed else [(whole.method, None, None)]
+        judged = results.claims(asked) if mixed else [whole]
+        at_the_end = last.claims(asked) if last else [None] * len(judged)
+        lines += [_line(title, results, own, end) for own, end in zip(judged, at_the_end, strict=True)]
     return lines
+
+
+def _line(title: str, results: StudyResults, own: Claim, end: Claim | None) -> SummaryLine:
+    """Return the row of a claim; `end` is the same claim at the last step of a stream."""
+    study, rows = results.study, results.of(own.method)
+    places = list(own.cells or rows["cell"])
+    tested, paper = _tested(results, own.method, places), NONE if own.paper_gain is None else points(own.paper_gain)
+    if own.gain is None:
+        here = points(fmean(gain.mean for gain in rows["gain"])) if len(rows) else NONE
+        seeds = str(max(map(len, rows["seeds"]), default=0))
+        return SummaryLine(title, study.name, tested, paper, here, seeds, FEW)
+    name = study.name
+    if len(places) == 1:
+        name += f", {cell_name(study.cells_list()[places[0]])}" if len(rows) > 1 else ""
+        published = rows["paper"][rows["cell"] == places[0]].item()
+        paper += f" ({published.setting})" if published and published.setting else ""
+    here = gain_text(own.gain, " to ") + (f"; last step {gain_text(end.gain, ' to ')}" if end and end.gain else "")
+    estimate = estimate_of(name, own.gain, paper=own.paper_gain)
+    return SummaryLine(
+        title, study.name, tested, paper, here, str(own.gain.seeds), own.word, own.size or NONE, estimate
+    )
+
+
+def _tested(results: StudyResults, method: str, places: Sequence[int]) -> str:
+    """Return what was tested: the cells, how many of the paper's these are, and the method's setting."""
+    study, own = results.study, results.study.method(method)
+    runs = [study.runs(study.cells_list()[place], own)[0] for place in places]
+    axes, total = TABLES[study.paper or ""][1], cells_of(study.paper or "")
+    cells = [{axis: getattr(run, axis) for axis in axes} for run in runs]
+    values = {axis: list(dict.fromkeys(cell[axis] for cell in cells)) for axis in axes}
+    if math.prod(map(len, values.values())) == len(cells):
+        names = ", ".join("/".join([cell_name({axis: own[0]}), *map(word, own[1:])]) for axis, own in values.items())
+    else:
+        names = "; ".join(map(cell_name, cells))
+    setting = "" if results.correlations else f"; {method} with {' and '.join(own.grid)} chosen on validation"
+    if setting and runs and not own.grid:
+        setting = f"; {runs[0].method}"
+    return f"{names} ({len(cells)} of {total} cells){setting}"

@@ -1,4 +1,4 @@
-"""The paper's figures by the settings of a run, from the tables in `aol/study/paper` (accuracies in percent).
+"""The paper's figures by the settings of a run, from the tables in `aol/lab/study/paper` (accuracies in percent).
 
 A run that the paper does not have (another data set, a method that it did not try) has no figure.
 """
@@ -14,15 +14,16 @@ from importlib import resources
 
 from aol.lab.settings import Settings
 
-# By the name of the paper's table, in its order: what it is about.
-TABLES = {
-    "offline": "long-tailed CIFAR, offline",
-    "arrival": "balanced CIFAR, a part arrives each epoch",
-    "online_cifar10": "streams of CIFAR-10",
-    "online_period10_seeds": "stream whose head moves, Period-10",
-    "online_large_scale": "ImageNet-1k and Places365 as streams",
-    "correlations_cifar100_resnet34": "class age against test accuracy",
+# By the name of the paper's table, in its order: what it is about, and the settings of a run that make its cells.
+TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "offline": ("long-tailed CIFAR, offline", ("data", "mechanism", "loss", "imbalance")),
+    "arrival": ("balanced CIFAR, a part arrives each epoch", ("data", "loss", "fraction")),
+    "online_cifar10": ("streams of CIFAR-10", ("stream", "memory", "imbalance")),
+    "online_period10_seeds": ("stream whose head moves, Period-10", ("data", "imbalance")),
+    "online_large_scale": ("ImageNet-1k and Places365 as streams", ("data", "imbalance")),
+    "correlations_cifar100_resnet34": ("class age against test accuracy", ("data", "imbalance")),
 }
+_OF_A_CELL = ("mechanism", "dataset", "loss", "arrival_percent", "stream", "buffer", "imbalance_factor")
 Row = Mapping[str, str]
 
 
@@ -41,19 +42,30 @@ def rows(table: str) -> tuple[Row, ...]:
     return tuple(csv.DictReader(text.splitlines()))
 
 
+def cells_of(table: str) -> int:
+    """Return the number of cells of a table.
+
+    >>> cells_of("offline"), cells_of("online_period10_seeds")
+    (64, 6)
+    """
+    return len({tuple(row.get(name) for name in _OF_A_CELL) for row in rows(table) if row.get("method") != "cb"})
+
+
 def published(table: str | None, run: Settings) -> Published | None:
     """Return the paper's figure for the method and the cell of a run, or None.
 
-    >>> found = published("offline", Settings(data="cifar10", imbalance=400, weighting="aol", rho=0.1))
-    >>> found.accuracy, found.setting
+    >>> figure = published("offline", Settings(data="cifar10", imbalance=400, weighting="aol", rho=0.1))
+    >>> figure.accuracy, figure.setting
     (0.6394, 'ρ=0.6 sample')
     """
-    found = _rows_of(table, run)
-    if not found:
+    own = _rows_of(table, run)
+    if not own:
         return None
-    mean = statistics.fmean(float(row["accuracy"]) / 100.0 for row in found)
-    # Binary sums give 0.7785000000000001; the paper has two digits.
-    return Published(round(mean, 10), _setting(found[0]))
+    mean = statistics.fmean(float(row["accuracy"]) / 100.0 for row in own)
+    value = own[0].get("selected_rho") or own[0].get("selected_beta_or_rho")
+    letter = "β" if own[0]["method"].startswith("cb") else "ρ"
+    setting = " ".join(filter(None, (value and f"{letter}={value}", own[0].get("selected_level"))))
+    return Published(round(mean, 10), setting)  # binary sums give 0.7785000000000001; the paper has two digits
 
 
 def published_gain(table: str | None, run: Settings, baseline: Settings) -> float | None:
@@ -64,12 +76,6 @@ def published_gain(table: str | None, run: Settings, baseline: Settings) -> floa
     return statistics.fmean(gains) if gains else None
 
 
-def _rows_of(table: str | None, run: Settings) -> list[Row]:
-    """Return the rows of a table for the method and the cell of a run."""
-    wanted = None if table is None else _place(table, run)
-    return [] if table is None or wanted is None else [row for row in rows(table) if wanted.items() <= row.items()]
-
-
 def published_correlations(table: str | None, run: Settings) -> dict[str, float]:
     """Return the paper's Pearson correlations with class age for the data of a run, by signal ("loss_train", ...).
 
@@ -78,33 +84,38 @@ def published_correlations(table: str | None, run: Settings) -> dict[str, float]
     """
     if table != "correlations_cifar100_resnet34" or run.data != "cifar100":
         return {}
-    found = [row for row in rows(table) if row["imbalance_factor"] == _imbalance(run)]
-    return {row["class_signal"]: float(row["pearson_with_class_aol"]) for row in found}
+    own = [row for row in rows(table) if row["imbalance_factor"] == _whole(run.imbalance or 1.0)]
+    return {row["class_signal"]: float(row["pearson_with_class_aol"]) for row in own}
+
+
+def _rows_of(table: str | None, run: Settings) -> list[Row]:
+    """Return the rows of a table for the method and the cell of a run."""
+    wanted = None if table is None else _place(table, run)
+    return [] if table is None or wanted is None else [row for row in rows(table) if wanted.items() <= row.items()]
 
 
 def _place(table: str, run: Settings) -> dict[str, str] | None:
     """Return the columns of the paper's row for this run; None where the table has no such row."""
-    method = _method(table, run)
-    tail = _imbalance(run)
-    if method is None:
+    method, tail, percent = _method(table, run), _whole(run.imbalance or 1.0), _whole(100.0 * run.fraction)
+    scenario = table if table in ("offline", "arrival") else "stream"
+    shifting = run.stream == "shifting"
+    if method is None or run.scenario != scenario:
         return None
-    if table == "offline" and run.scenario == "offline":
+    if scenario == "stream" and (run.loss != "softmax" or run.mechanism != "reweight"):
+        return None
+    if table == "offline":
         mechanism = "reweight" if method == "none" else run.mechanism
-        return {
-            "mechanism": mechanism, "dataset": run.data, "loss": run.loss, "method": method, "imbalance_factor": tail,
-        }  # fmt: skip
-    if table == "arrival" and run.scenario == "arrival":
-        percent = _whole(100.0 * run.fraction)
-        return {"dataset": run.data, "loss": run.loss, "arrival_percent": percent, "method": method}
-    if run.scenario != "stream" or run.loss != "softmax" or run.mechanism != "reweight":
+        place = {"mechanism": mechanism, "dataset": run.data, "loss": run.loss, "imbalance_factor": tail}
+    elif table == "arrival":
+        place = {"dataset": run.data, "loss": run.loss, "arrival_percent": percent}
+    elif table == "online_cifar10" and run.data == "cifar10":
+        stream = f"period{run.period}" if shifting else f"access{percent}pct"
+        place = {"stream": stream, "buffer": run.memory.replace(":", ""), "imbalance_factor": tail}
+    elif table in ("online_period10_seeds", "online_large_scale") and shifting and run.period == 10:
+        place = {"dataset": run.data, "imbalance_factor": tail}
+    else:
         return None
-    if table == "online_cifar10" and run.data == "cifar10":
-        stream = f"period{run.period}" if run.stream == "shifting" else f"access{_whole(100.0 * run.fraction)}pct"
-        buffer = run.memory.replace(":", "")
-        return {"stream": stream, "buffer": buffer, "imbalance_factor": tail, "method": method}
-    if table in ("online_period10_seeds", "online_large_scale") and run.stream == "shifting" and run.period == 10:
-        return {"dataset": run.data, "imbalance_factor": tail, "method": method}
-    return None
+    return place | {"method": method}
 
 
 def _method(table: str, run: Settings) -> str | None:
@@ -117,15 +128,5 @@ def _method(table: str, run: Settings) -> str | None:
     return run.weighting if run.weighting in ("cb", "aol") and plain else None
 
 
-def _imbalance(run: Settings) -> str:
-    return _whole(1.0 if run.imbalance is None else run.imbalance)
-
-
 def _whole(value: float) -> str:
     return f"{round(value, 6):g}"
-
-
-def _setting(row: Row) -> str:
-    value = row.get("selected_rho") or row.get("selected_beta_or_rho") or ""
-    letter = "β" if row["method"].startswith("cb") else "ρ"
-    return " ".join(word for word in (f"{letter}={value}" if value else "", row.get("selected_level") or "") if word)

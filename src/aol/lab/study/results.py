@@ -56,10 +56,30 @@ class StudyResults:
         _check_figure(study, self.figure)
         self.values = long_frame(study, runs, self.figure)
         self.gains = gains_of(study, self.values, self.figure)
+        self._by_figure: dict[str, StudyResults] = {}
 
     def by_figure(self, figure: str) -> StudyResults:
         """Return the results of the same runs by another figure."""
-        return self if figure == self.figure else StudyResults(self.study, self.runs, figure)
+        if figure == self.figure:
+            return self
+        if figure not in self._by_figure:
+            self._by_figure[figure] = StudyResults(self.study, self.runs, figure)
+        return self._by_figure[figure]
+
+    def best_on_test(self, method: str) -> dict[str, float] | None:
+        """Return what a method gains at the best epoch of the best setting, both chosen on test: optimistic.
+
+        Mean of the cells that the paper has. `baseline`, where it is known: the best of as many baseline runs, read in
+        the same way, minus the mean of all of them.
+        """
+        rows = self.by_figure("best").of(method)
+        rows = rows[rows["best"].notna() & rows["paper"].notna() & rows["paper_gain"].notna()]
+        if not len(rows):
+            return None
+        gains = {"gain": statistics.fmean(rows["best_gain"])}
+        if rows["best_of_k"].notna().all():
+            gains["baseline"] = statistics.fmean(rows["best_of_k"]) - statistics.fmean(rows["baseline_mean"])
+        return gains
 
     def of(self, method: str) -> pd.DataFrame:
         """Return a method's gains in the cells that a verdict is on; without such, in all with a gain."""
@@ -84,47 +104,46 @@ class StudyResults:
         """Whether there is anything to show: a complete seed of a method that is compared, or a correlation."""
         return bool(self.correlations) or bool(self.gains["gain"].notna().any())
 
-    def _claims(self, asked: Sequence[tuple[str, str | None, Sequence[int] | None]]) -> list[Claim]:
+    def claims(self, asked: Sequence[tuple[str, str | None, Sequence[int] | None]]) -> list[Claim]:
         """Return claims, judged together: a method, what it is compared with (None: the baseline), in some cells."""
-        gain, value = self.by_seed("gain"), self.by_seed("value")
-        loss, every = self.study.largest_loss, range(len(self.study.cells_list()))
+        gain, value, every = self.by_seed("gain"), self.by_seed("value"), range(len(self.study.cells_list()))
         made = []
         for method, over, cells in asked:
             places = list(every if cells is None else cells)
-            one = gain if over is None else value
-            pairs = pd.DataFrame({p: one[p, method] - (0.0 if over is None else value[p, over]) for p in places})
+            if over is None:
+                pairs = pd.DataFrame({place: gain[place, method] for place in places})
+            else:
+                pairs = pd.DataFrame({place: value[place, method] - value[place, over] for place in places})
             rows = self.gains[self.gains["cell"].isin(places)].set_index("cell")
             own = [rows[rows["method"] == name] for name in (method, over) if name]
             grids, papers = [side.index[side["settings"] > 1] for side in own], own[0]["paper_gain"]
-            made.append(claim(method, over, pairs, papers, grids, loss if over is None else None))
+            made.append(claim(method, over, pairs, papers, grids, None if over else self.study.largest_loss))
         return judge(made)
 
     @cached_property
     def verdicts(self) -> list[Claim]:
         """On the study as a whole: for each method that a verdict is on."""
-        return self._claims([(name, None, None) for name in self.study.claimed_methods()])
+        return self.claims([(name, None, None) for name in self.study.claimed_methods()])
 
     @cached_property
     def rivals(self) -> list[Claim]:
         """Each method that a verdict is on against each other method, corrected for their number."""
         claims = self.study.claimed_methods()
         others = [m.name for m in self.study.methods if m.name not in (self.study.baseline, *claims)]
-        return self._claims([(name, rival, None) for name in claims for rival in others])
+        return self.claims([(name, rival, None) for name in claims for rival in others])
 
     @cached_property
     def groups(self) -> list[tuple[Cell, Claim]]:
         """On groups of cells that differ only in the longest axis of numbers; empty if there is one group."""
         axes = {name: len(values) for name, values in self.study.cells.items() if str not in map(type, values)}
-        along = max(axes, key=lambda name: axes[name], default=None)
+        along = max(axes, key=axes.__getitem__, default=None)
         begun = set(self.gains["cell"][self.gains["seeds"].map(len) > 0])
         parts: dict[tuple[tuple[str, Value], ...], list[int]] = {}
         for place, cell in enumerate(self.study.cells_list()):
             parts.setdefault(tuple(item for item in cell.items() if item[0] != along), []).append(place)
-        parts = {name: places for name, places in parts.items() if begun & set(places)}
-        if len(parts) < 2:
-            return []
-        asked = [(method, name) for method in self.study.claimed_methods() for name in parts]
-        judged = self._claims([(method, None, parts[name]) for method, name in asked])
+        named = {name: places for name, places in parts.items() if begun & set(places)}
+        asked = [(method, name) for method in self.study.claimed_methods() for name in named if len(named) > 1]
+        judged = self.claims([(method, None, named[name]) for method, name in asked])
         return [(dict(name), own) for (_, name), own in zip(asked, judged, strict=True)]
 
     @cached_property
@@ -161,22 +180,6 @@ class StudyResults:
 def rows_of(frame: pd.DataFrame) -> Iterator[Any]:
     """Yield the rows of a frame, with the columns as attributes."""
     yield from frame.itertuples()
-
-
-def best_on_test(results: StudyResults, method: str) -> dict[str, float] | None:
-    """Return what a method gains at the best epoch of the best setting, both chosen on test: optimistic.
-
-    Mean of the cells that the paper has. `baseline`, where it is known: the best of as many baseline runs, read in the
-    same way, minus the mean of all of them.
-    """
-    rows = results.by_figure("best").of(method)
-    rows = rows[rows["best"].notna() & rows["paper"].notna() & rows["paper_gain"].notna()]
-    if not len(rows):
-        return None
-    gains = {"gain": statistics.fmean(rows["best_gain"])}
-    if rows["best_of_k"].notna().all():
-        gains["baseline"] = statistics.fmean(rows["best_of_k"]) - statistics.fmean(rows["baseline_mean"])
-    return gains
 
 
 # Runs

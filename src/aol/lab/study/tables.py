@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from aol.lab.study.correlations import judge_correlations
 from aol.lab.study.results import StudyResults, rows_of
 from aol.lab.study.spec import cell_name, plural
-from aol.lab.study.verdict import OPEN, Claim
+from aol.lab.study.verdict import NOT_SHOWN, Claim
 from aol.records.metrics import figure_text, measure_text
 from aol.stats import MOST_SEEDS, Gain
 
@@ -53,8 +53,8 @@ def gains_frame(results: StudyResults) -> pd.DataFrame:
 def verdicts_frame(claims: Iterable[Claim]) -> pd.DataFrame:
     """Return a row for each claim: its verdict, gain and interval in points, corrected p, seeds and cells."""
     rows = [
-        {"method": c.method, "over": c.over, "verdict": c.word, "p": c.p, "n": len(c.seeds), "cells": c.cells}
-        | {"cells_planned": c.cells_planned}
+        {"method": c.method, "over": c.over, "verdict": c.word, "p": c.p, "size": c.size, "p_size": c.p_size}
+        | {"n": len(c.seeds), "cells": len(c.cells), "cells_planned": c.cells_planned}
         | {name: _hundred(v) for name, v in {**_interval(c.gain), "paper_gain": c.paper_gain}.items()}
         for c in claims
     ]
@@ -139,7 +139,7 @@ def tables(results: StudyResults) -> dict[str, pd.DataFrame]:
     if results.correlations:
         made = {results.study.title: _correlation_rows(results)}
     else:
-        made = {results.study.title: _gain_rows(results), "Verdicts": _verdict_rows(results)}
+        made = {results.study.title: _gain_rows(results), "Mean of cells": _verdict_rows(results)}
         made |= {"By figure": _figure_rows(results), "Methods, mean of cells": _method_rows(results)}
     frames = {title: pd.DataFrame(rows, dtype="object").fillna(NONE) for title, rows in made.items() if rows}
     return {title: own.loc[:, ~own.isin(["", NONE]).all()] for title, own in frames.items()}
@@ -176,16 +176,16 @@ def _gain_rows(results: StudyResults) -> Rows:
 
 def _verdict_rows(results: StudyResults) -> Rows:
     judged = [("", own) for own in results.verdicts] + [(cell_name(cell), own) for cell, own in results.groups]
-    rows = []
+    loss, rows = results.study.largest_loss, []
     for cells, own in judged:
-        needed = own.gain.seeds_needed() if own.gain and own.word == OPEN else 0
+        needed = own.gain.seeds_needed() if own.gain and own.word == NOT_SHOWN else 0
         if own.gain or not cells:
-            loss = "" if own.largest_loss is None else f" loses less than {100 * own.largest_loss:.2f}"
-            row = {"method": own.method + loss, "cells": cells or "all", "verdict": own.word}
-            row |= {"gain (95 %)": gain_text(own.gain), "p": p_text(own.p), "seeds": str(len(own.seeds))}
-            row |= {"cells with 3 seeds": f"{own.cells} of {own.cells_planned}"}
+            row = {"method": own.method, "cells": cells or "all", "gain (95 %)": gain_text(own.gain)}
+            row |= {"is there a gain?": own.word, "p": p_text(own.p)}
             row |= {"paper's gain": NONE if own.paper_gain is None else points(own.paper_gain)}
-            rows.append(row | {"seeds needed": f">{MOST_SEEDS}" if needed is None else f"{needed or NONE}"})
+            row |= {"half the paper's?" if loss is None else f"than {loss:.2f}": own.size, "p (size)": p_text(own.p_size)}
+            row |= {"seeds": str(len(own.seeds)), "cells with 3 seeds": f"{len(own.cells)} of {own.cells_planned}"}
+            rows.append(row | {"seeds for 80 % power": f">{MOST_SEEDS}" if needed is None else f"{needed or NONE}"})
     return rows
 
 
@@ -195,7 +195,7 @@ def _figure_rows(results: StudyResults) -> Rows:
     known = [(name, results.by_figure(name).verdicts) for name in figures]
     return [
         {"method": own[place].method, "figure": name + " (optimistic)" * name.endswith("best")}
-        | {"gain (95 %)": gain_text(own[place].gain), "verdict": own[place].word}
+        | {"gain (95 %)": gain_text(own[place].gain), "is there a gain?": own[place].word}
         for place, first in enumerate(results.verdicts)
         for name, own in known
         if first.gain and own[place].gain
@@ -297,7 +297,7 @@ def markdown(frame: pd.DataFrame) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (escaped[0], rule, *escaped[1:]))
 
 
-_WORDS = ("cell", "method", "cells", "verdict", "figure", "class age and", "held fixed")
+_WORDS = ("cell", "method", "cells", "figure", "class age and", "is there a gain?", "half the paper's?")
 
 
 def md(text: str) -> str:

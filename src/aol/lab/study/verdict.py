@@ -1,12 +1,11 @@
-"""The verdict rule: holds, does not hold, or not enough runs.
+"""Two statements about the gain of a method over the baseline, averaged over the cells of a study.
 
-A claim is that a method gains over the baseline, on average over cells. It *holds* when the gain is above zero with a
-corrected p-value below 5 %. It *does not hold* when the gain is below zero with such a p-value, or is shown to be
-smaller than what matters: half a point, or half of the paper's gain, whichever is larger. Everything else, and anything
-with fewer than three complete seeds, is *not enough runs*.
+*Is there a gain?* The interval against 0: "gain", "loss", or "no gain shown". *Is it as large as the paper's?* The
+interval against half of the paper's gain: "as large as half the paper's", "smaller", or "open". Each is a two-sided test
+at 5 %, corrected for all claims that are judged together. Each has one limit only, so more seeds do not turn a wrong
+statement into another one. With fewer than three complete seeds nothing is stated.
 
-Where there is nothing to gain, a study names the largest loss that it accepts. The claim is then that the loss is
-smaller: it holds, or does not, when the gain is above, or below, minus that loss, one-sided at 2.5 %, corrected.
+Where there is nothing to gain, a study names the largest loss that it accepts, and the second statement is about that.
 """
 
 from __future__ import annotations
@@ -21,35 +20,41 @@ from aol.stats import Gain, holm, paired_gain
 if TYPE_CHECKING:
     import pandas as pd
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "not enough runs"
+GAIN, LOSS, NOT_SHOWN, FEW = "gain", "loss", "no gain shown", "under 3 seeds"
+AS_LARGE, SMALLER, OPEN = "as large as half the paper's", "smaller", "open"
+LESS, MORE = "loses less", "loses more"
 ALPHA = 0.05
 LEAST_SEEDS = 3
-LEAST_GAIN = 0.005
 
 
 @dataclass(frozen=True)
 class Claim:
     """The gain of a method, averaged over the cells with three or more complete seeds, on the seeds that these share.
 
-    `over` is the method that it is compared with; None for the baseline. `word` is the verdict, `p` the p-value that it
-    follows from, corrected for all claims that were judged together.
+    `over` is the method that it is compared with, None for the baseline; `cells` are the places of its cells, and
+    `paper_gain` is the paper's mean over the same cells. `word` and `size` are the two statements, `p` and `p_size`
+    their corrected p-values; `size` is empty where there is nothing to compare with.
     """
 
     method: str
     over: str | None
-    cells: int
+    cells: tuple[int, ...]
     cells_planned: int
     seeds: tuple[int, ...]
     gain: Gain | None
-    paper_gain: float | None
-    largest_loss: float | None = None  # the claim is a smaller loss, not a gain
-    word: str = OPEN
+    paper_gain: float | None = None
+    largest_loss: float | None = None
+    word: str = FEW
+    size: str = ""
     p: float | None = None
+    p_size: float | None = None
 
     @property
-    def margin(self) -> float:
-        """The smallest gain that matters: half a point, or half of the paper's gain, whichever is larger."""
-        return max(LEAST_GAIN, 0.5 * self.paper_gain) if self.paper_gain is not None else LEAST_GAIN
+    def limit(self) -> float | None:
+        """What the gain is compared with besides 0: minus the largest loss, or half of the paper's gain."""
+        if self.largest_loss is not None:
+            return -self.largest_loss
+        return 0.5 * self.paper_gain if self.paper_gain is not None and self.paper_gain > 0.0 else None
 
 
 def claim(
@@ -75,30 +80,32 @@ def claim(
     known = papers[whole if len(whole) else begun if len(begun) else pairs.columns]
     mean = statistics.fmean(known) if len(known) and known.notna().all() and over is None else None
     loss = None if largest_loss is None else largest_loss / 100.0
-    return Claim(method, over, len(whole), len(complete), tuple(shared.index) if gain else (), gain, mean, loss)
+    return Claim(method, over, tuple(whole), len(complete), tuple(shared.index) if gain else (), gain, mean, loss)
 
 
 def judge(claims: Sequence[Claim]) -> list[Claim]:
-    """Return claims with their verdicts: they are judged together, corrected for their number by Holm's method."""
-    known = [(claim.gain, claim) for claim in claims if claim.gain is not None]
-    first = iter(holm([gain.p_equal(-(own.largest_loss or 0.0)) for gain, own in known]))
-    below = iter(holm([2 * gain.p_below(own.margin) for gain, own in known]))
+    """Return claims with their statements: they are judged together, corrected for their number by Holm's method."""
+    known = [(claim.gain, claim.limit) for claim in claims if claim.gain is not None]
+    p_gain = iter(holm([gain.p for gain, _ in known]))
+    p_size = iter(holm([gain.p_equal(limit) for gain, limit in known if limit is not None]))
     judged = []
     for own in claims:
         if own.gain is not None:
-            p, small, loss = next(first), next(below), own.largest_loss
-            word = word_for(own.gain.mean, p, small) if loss is None else word_for(own.gain.mean + loss, p, 1.0)
-            own = replace(own, word=word, p=p)
+            p = next(p_gain)
+            own = replace(own, p=p, word=statement(own.gain.mean, p, (GAIN, LOSS, NOT_SHOWN)))
+            if own.limit is not None and own.gain is not None:
+                p = next(p_size)
+                words = (AS_LARGE, SMALLER, OPEN) if own.largest_loss is None else (LESS, MORE, OPEN)
+                own = replace(own, p_size=p, size=statement(own.gain.mean - own.limit, p, words))
         judged.append(own)
     return judged
 
 
-def word_for(gain: float, p: float, p_small: float) -> str:
-    """Return the verdict from a gain, its corrected p-value, and the corrected p-value of "it is as large as matters".
+def statement(difference: float, p: float, words: tuple[str, str, str]) -> str:
+    """Return the first word for a difference above 0, the second for one below, the third where p is 5 % or more.
 
-    >>> word_for(0.02, 0.049, 1.0), word_for(0.02, 0.05, 1.0), word_for(0.001, 0.4, 0.01)
-    ('holds', 'not enough runs', 'does not hold')
+    >>> statement(0.02, 0.049, (GAIN, LOSS, NOT_SHOWN)), statement(0.02, 0.05, (GAIN, LOSS, NOT_SHOWN))
+    ('gain', 'no gain shown')
     """
-    if p < ALPHA:
-        return HOLDS if gain > 0 else FAILS
-    return FAILS if p_small < ALPHA else OPEN
+    above, below, neither = words
+    return neither if p >= ALPHA else above if difference > 0 else below
