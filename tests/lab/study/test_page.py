@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aol.lab.settings import Settings
 from aol.lab.study.page import results_page
 from aol.lab.study.spec import Study, load
 from aol.records.store import Store
-from tests.support.made_up import fill, record, records, study, write
+from tests.support.made_up import fill, luck, record, records, study, write
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,19 +28,49 @@ def test_written_twice_the_page_is_the_same(tmp_path: Path) -> None:
     assert page(tmp_path, [plan]) == page(tmp_path, [plan])
 
 
-def test_the_page_begins_with_the_papers_claims_and_what_is_left_of_them(tmp_path: Path) -> None:
+def rows_of(text: str, start: str) -> list[list[str]]:
+    return [row.strip("|").split("|") for row in text.splitlines() if row.startswith(f"| {start}")]
+
+
+def told(text: str, start: str) -> list[list[str]]:
+    return [[cell.strip() for cell in row] for row in rows_of(text, start)]
+
+
+def test_the_page_begins_with_what_was_tested_of_the_papers_tables_and_two_statements(tmp_path: Path) -> None:
     plan = study(imbalances=(100, 50))
     fill(tmp_path, plan, {"aol": 0.03})
     text = page(tmp_path, [plan])
-    line = next(line for line in text.splitlines() if line.startswith("| long-tailed CIFAR, offline |"))
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[1] == "+1.20"  # the paper's mean over both cells
-    assert cells[2].startswith("+3.")
-    assert cells[3:] == ["3 seeds, 2 cells", "holds", "[made-up](#made-up)"]
-    assert text.index(line) < text.index("## All studies")
-    assert "| arrival |" not in text
-    assert "| balanced CIFAR, a part arrives each epoch | – | – | – | no runs | – |" in text
-    assert "All studies" not in page(tmp_path, [replace(plan, paper=None)])
+    ((_, tested, paper, here, *rest),) = told(text, "long-tailed CIFAR, offline")
+    assert tested.startswith("cifar10, reweight, softmax, imbalance 100/50 (2 of 64 cells); aol with rho chosen")
+    assert paper == "+1.20"  # the paper's mean over both cells
+    assert here.startswith("+3.")
+    assert rest == ["3", "gain", "as large as half the paper's", "[made-up](#made-up)"]
+    assert told(text, "balanced CIFAR")[0][1:] == ["–", "–", "–", "–", "no runs", "–", "–"]
+    assert not told(page(tmp_path, [replace(plan, paper=None)]), "long-tailed")
+
+
+def test_cells_that_gain_and_cells_that_lose_have_a_row_each_with_the_papers_setting(tmp_path: Path) -> None:
+    plan = study(imbalances=(100, 50, 10), rhos=(0.5,))
+    gains = {100: 0.05, 50: -0.05, 10: 0.0}
+
+    def draw(run: Settings) -> tuple[float, float]:
+        return 0.7 + gains[int(run.imbalance or 0)] * (run.weighting == "aol") + 0.001 * luck(run), 0.7
+
+    write(tmp_path, records(plan.all_runs(), draw).values())
+    rows = told(page(tmp_path, [plan]), "long-tailed CIFAR, offline")
+    assert [row[5] for row in rows] == ["gain", "loss", "no gain shown"]
+    assert rows[0][1] == "cifar10, reweight, softmax, imbalance 100 (1 of 64 cells); aol ρ=0.5 class"
+    assert rows[0][2] == "+1.54 (ρ=0.8 sample)"
+
+
+def test_a_stream_is_told_at_its_last_step_too(tmp_path: Path) -> None:
+    plan = load(ROOT / "results" / "studies" / "fixed-rho-limited-access.toml").only(imbalance=[100])
+    for run in plan.all_runs():
+        made = record(run, 0.5 + 0.001 * run.seed)
+        made.curves["test_accuracy"][-1] += (0.07 + 0.001 * run.seed) * (run.weighting == "aol")
+        Store(tmp_path).write(made)
+    ((_, _, _, here, *_),) = told(page(tmp_path, [plan]), "streams of CIFAR-10")
+    assert "; last step +7.55 (+7.33 to +7.77)" in here
 
 
 def test_a_study_whose_threshold_was_mostly_zero_hardly_tests_age(tmp_path: Path) -> None:
@@ -56,17 +87,14 @@ def test_without_records_the_page_says_so(tmp_path: Path) -> None:
     assert "There are no complete runs of these studies yet." in page(tmp_path)
 
 
-def test_the_summary_says_of_how_many_cells_and_seeds_and_what_the_best_on_test_gains(tmp_path: Path) -> None:
-    whole = study(imbalances=(100, 50))
-    fill(tmp_path / "part", whole.only(imbalance=[100]), {"aol": 0.05})
-    row = next(line for line in page(tmp_path / "part", [whole]).splitlines() if line.startswith("| [made-up]"))
-    assert row.split(" | ")[1] == "holds (1 of 2 cells)"
+def test_what_the_best_on_test_gains_is_noted_beside_that_of_the_baseline(tmp_path: Path) -> None:
     one = study(seeds=(1,))
     runs = records(one.all_runs(), lambda run: (0.7 + 0.05 * (run.weighting == "aol") + 0.001 * run.seed, 0.7))
-    write(tmp_path / "one", runs.values())
-    row = next(line for line in page(tmp_path / "one", [one]).splitlines() if line.startswith("| [made-up]"))
-    # Baseline runs have 70.1 to 70.4: the best of four is 0.15 above their mean, and 0.3 above the first, the worst.
-    assert row == "| [made-up](#made-up) | not enough runs | aol +5.00, 1 seed | +1.54 | +5.00 (+0.15) | 8 of 8 |"
+    write(tmp_path, runs.values())
+    text = " ".join(page(tmp_path, [one]).split())
+    assert "<b>under 3 seeds</b>" in text
+    # Baseline runs have 70.1 to 70.4: the best of four is 0.15 above their mean.
+    assert "(optimistic): +5.00; best of equally many baseline runs: +0.15 above their mean." in text
 
 
 def test_a_section_has_tables_notes_and_commands(tmp_path: Path) -> None:
@@ -87,7 +115,8 @@ def test_names_are_escaped_and_seeds_beyond_the_plan_are_named(tmp_path: Path) -
     fill(tmp_path, replace(plan, seeds=(1, 2, 3, 9)), {"aol": 0.05})
     text = page(tmp_path, [plan])
     assert "Age of Learning" not in text
-    assert "| [My study\\|2](#my-study2) | holds | aol\\|x +" in text
+    assert 'id="my-study2"' in text
+    assert "| aol\\|x" in text
     assert "aol study run 'My study|2' --seeds 1,2,3,9 --out" in text
 
 

@@ -270,7 +270,7 @@ def test_a_measure_is_judged_by_its_own_curve_and_the_paper_has_no_part_in_it() 
     assert frequency.differences == pytest.approx([worst[a] - worst[b] for a, b in zip(own, base, strict=True)])
     chosen = _line(lines(found), "aol").choices
     assert chosen == _line(lines(by_accuracy), "aol").choices  # on validation accuracy
-    assert found.verdicts[0].word == "holds"
+    assert found.verdicts[0].word == "gain"
 
 
 def test_records_without_a_measure_say_so_and_have_that_of_the_last_epoch() -> None:

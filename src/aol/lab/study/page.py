@@ -69,7 +69,9 @@ def results_page(folder: Path, called: Mapping[str, Study] | None = None, *, cha
     runs = finished_runs(store)
     by_name = {name: study_results(study, store, runs) for name, study in called.items()} if len(runs) else {}
     by_name = {name: own for name, own in by_name.items() if own.has_figures}
-    ids = {name: set(own.runs.index) for name, own in by_name.items()}  # a study whose runs are all in another: not shown
+    ids = {
+        name: set(own.runs.index) for name, own in by_name.items()
+    }  # a study whose runs are all in another: not shown
     shown = {name: own for name, own in by_name.items() if not any(ids[name] < other for other in ids.values())}
     paper = any(study.paper for study in called.values())
     lines = summary(list(shown.values())) if paper else []
@@ -211,6 +213,6 @@ def _tested(results: StudyResults, method: str, places: Sequence[int]) -> str:
     else:
         names = "; ".join(map(cell_name, cells))
     setting = "" if results.correlations else f"; {method} with {' and '.join(own.grid)} chosen on validation"
-    if setting and runs and not own.grid:
+    if setting and runs and len(own.variants()) == 1:
         setting = f"; {runs[0].method}"
     return f"{names} ({len(cells)} of {total} cells){setting}"

@@ -183,7 +183,10 @@ def _verdict_rows(results: StudyResults) -> Rows:
             row = {"method": own.method, "cells": cells or "all", "gain (95 %)": gain_text(own.gain)}
             row |= {"is there a gain?": own.word, "p": p_text(own.p)}
             row |= {"paper's gain": NONE if own.paper_gain is None else points(own.paper_gain)}
-            row |= {"half the paper's?" if loss is None else f"than {loss:.2f}": own.size, "p (size)": p_text(own.p_size)}
+            row |= {
+                "half the paper's?" if loss is None else f"than {loss:.2f}": own.size,
+                "p (size)": p_text(own.p_size),
+            }
             row |= {"seeds": str(len(own.seeds)), "cells with 3 seeds": f"{len(own.cells)} of {own.cells_planned}"}
             rows.append(row | {"seeds for 80 % power": f">{MOST_SEEDS}" if needed is None else f"{needed or NONE}"})
     return rows
