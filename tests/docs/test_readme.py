@@ -63,13 +63,3 @@ def test_every_gain_stands_on_a_page_of_results() -> None:
     gains = re.findall(r"[+−]\d+\.\d+ \([^)]*\)", README)
     assert len(gains) > 20
     assert [gain for gain in gains if gain not in there] == []
-
-
-def test_the_verdicts_are_those_of_the_page_of_results() -> None:
-    """Each row is one there, without the seeds and the study."""
-    there = [re.split(r" *\| *", row) for row in (ROOT / "docs" / "results.md").read_text("utf-8").splitlines()]
-    known = [[*row[1:5], *row[6:8]] for row in there if len(row) == 10]
-    table = README.split("| gain of weights by age |")[1].split("\n\n")[0]
-    rows = [re.split(r" *\| *", row)[1:7] for row in table.splitlines()[2:]]
-    assert [row for row in rows if row not in known] == []
-    assert len(rows) == 7

@@ -69,9 +69,8 @@ def results_page(folder: Path, called: Mapping[str, Study] | None = None, *, cha
     runs = finished_runs(store)
     by_name = {name: study_results(study, store, runs) for name, study in called.items()} if len(runs) else {}
     by_name = {name: own for name, own in by_name.items() if own.has_figures}
-    ids = {
-        name: set(own.runs.index) for name, own in by_name.items()
-    }  # a study whose runs are all in another: not shown
+    ids = {name: set(own.runs.index) for name, own in by_name.items()}
+    # A study whose runs are all in another one is not shown.
     shown = {name: own for name, own in by_name.items() if not any(ids[name] < other for other in ids.values())}
     paper = any(study.paper for study in called.values())
     lines = summary(list(shown.values())) if paper else []

@@ -23,7 +23,7 @@ from aol.records.metrics import figure_text, measure_text
 from aol.stats import MOST_SEEDS, Gain
 
 FORMATS = ("table", "markdown", "csv", "json")
-NONE = "–"
+NONE, HALF = "–", "half the paper's?"
 TEMPLATES = Environment(
     loader=PackageLoader("aol.lab.study"), trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
 )
@@ -183,10 +183,8 @@ def _verdict_rows(results: StudyResults) -> Rows:
             row = {"method": own.method, "cells": cells or "all", "gain (95 %)": gain_text(own.gain)}
             row |= {"is there a gain?": own.word, "p": p_text(own.p)}
             row |= {"paper's gain": NONE if own.paper_gain is None else points(own.paper_gain)}
-            row |= {
-                "half the paper's?" if loss is None else f"than {loss:.2f}": own.size,
-                "p (size)": p_text(own.p_size),
-            }
+            row[HALF if loss is None else f"than {loss:.2f}"] = own.size
+            row["p (size)"] = p_text(own.p_size)
             row |= {"seeds": str(len(own.seeds)), "cells with 3 seeds": f"{len(own.cells)} of {own.cells_planned}"}
             rows.append(row | {"seeds for 80 % power": f">{MOST_SEEDS}" if needed is None else f"{needed or NONE}"})
     return rows
@@ -300,7 +298,7 @@ def markdown(frame: pd.DataFrame) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (escaped[0], rule, *escaped[1:]))
 
 
-_WORDS = ("cell", "method", "cells", "figure", "class age and", "is there a gain?", "half the paper's?")
+_WORDS = ("cell", "method", "cells", "figure", "class age and", "is there a gain?", HALF)
 
 
 def md(text: str) -> str:

@@ -1,9 +1,9 @@
 """Two statements about the gain of a method over the baseline, averaged over the cells of a study.
 
 *Is there a gain?* The interval against 0: "gain", "loss", or "no gain shown". *Is it as large as the paper's?* The
-interval against half of the paper's gain: "as large as half the paper's", "smaller", or "open". Each is a two-sided test
-at 5 %, corrected for all claims that are judged together. Each has one limit only, so more seeds do not turn a wrong
-statement into another one. With fewer than three complete seeds nothing is stated.
+interval against half of the paper's gain: "as large as half the paper's", "smaller", or "open". Each is a two-sided
+test at 5 %, corrected for all claims that are judged together. Each has one limit only, so more seeds do not turn a
+wrong statement into another one. With fewer than three complete seeds nothing is stated.
 
 Where there is nothing to gain, a study names the largest loss that it accepts, and the second statement is about that.
 """
