@@ -55,22 +55,14 @@ def read_json(path: Path, most: int = 256 * 2**20) -> Any:
 
 
 def unpacked(content: bytes, most: int) -> bytes:
-    """Return what gzip or zlib made smaller; ValueError if it is damaged, or more than so many bytes.
-
-    >>> unpacked(zlib.compress(bytes(1000)), 10)
-    Traceback (most recent call last):
-    ...
-    ValueError: more than 10 bytes
-    """
+    """Return what gzip or zlib made smaller; ValueError if it is damaged, or more than so many bytes."""
     try:
         unpack = zlib.decompressobj(wbits=47)  # either kind
         whole = unpack.decompress(content, most + 1)
     except zlib.error as error:
         raise ValueError(str(error)) from error
-    if len(whole) > most:
-        raise ValueError(f"more than {most:,} bytes")
-    if not unpack.eof:
-        raise ValueError("it is incomplete")
+    if len(whole) > most or not unpack.eof:
+        raise ValueError(f"more than {most:,} bytes, or incomplete")
     return whole
 
 
@@ -123,10 +115,7 @@ def locked(folder: Path, *, called: str = "--out") -> Iterator[None]:
     """Hold a folder for this process, by its file `.lock`; a killed process releases it."""
     with usable(folder, called):
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / ".lock"
-        if path.is_symlink() or (path.exists() and not path.is_file()):
-            raise UnusableFolderError(f"{called} {folder} cannot be locked: {path} is not a regular file. Remove it.")
-        lock = FileLock(path)
+        lock = FileLock(folder / ".lock")
         try:
             lock.acquire(timeout=0)
         except Timeout as error:

@@ -7,27 +7,25 @@ from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 
-_EXTRAS = {  # by package: what to install for the command line
-    "jinja2": "lab", "pandas": "report", "rich": "report", "scipy": "report", "sklearn": "lab",
+_EXTRAS = {  # by module
+    "datasets": "hf", "jinja2": "lab", "matplotlib": "report", "pandas": "report", "PIL": "lab", "pooch": "lab",
+    "rich": "report", "scipy": "report", "sklearn": "lab", "timm": "timm", "vl_convert": "report",
 }  # fmt: skip
+_PACKAGES = {"PIL": "pillow", "vl_convert": "vl-convert-python"}  # where the module has another name
 
 
-def need(module: str, *, package: str, extra: str, why: str) -> ModuleType:
+def need(module: str, why: str) -> ModuleType:
     """Import an optional module, or say in one sentence what to install.
 
-    >>> need("zlib", package="zlib", extra="images", why="checksums").crc32(b"aol")
+    >>> need("zlib", "checksums").crc32(b"aol")
     271917598
-    >>> need("no_such_module", package="nosuch", extra="images", why="decoding")
-    Traceback (most recent call last):
-    ...
-    ModuleNotFoundError: decoding needs nosuch, which is not installed: pip install '.[images]' in a checkout of aol
     """
     try:
         return import_module(module)
     except ModuleNotFoundError as missing:
         if missing.name is not None and missing.name.split(".")[0] != module.split(".")[0]:
             raise  # the package is there but one of its own requirements is not: say that instead
-        raise _missing(why, package, extra, missing) from None
+        raise explained(missing, why) from None
 
 
 @contextmanager
@@ -44,21 +42,19 @@ def framework(plugin: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as missing:
-        package = str(missing.name).split(".")[0]
-        raise _missing(f"aol.plugins.{plugin}", package, plugin, missing) from missing
+        raise explained(missing, f"aol.plugins.{plugin}", plugin) from missing
 
 
-def explained(error: ModuleNotFoundError, why: str) -> ModuleNotFoundError:
-    """Return the error, or one that names the extra where a package of the command line is missing.
+def explained(error: ModuleNotFoundError, why: str, extra: str | None = None) -> ModuleNotFoundError:
+    """Return the error, or one that names the extra with the missing package.
 
     >>> explained(ModuleNotFoundError(name="pandas"), "aol.load_runs")
     ModuleNotFoundError("aol.load_runs needs pandas, which is not installed: pip install '.[report]' in a checkout of
     aol")
     """
-    name = (error.name or "").split(".")[0]
-    return _missing(why, name, _EXTRAS[name], error) if name in _EXTRAS else error
-
-
-def _missing(why: str, package: str, extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
-    text = f"{why} needs {package}, which is not installed: pip install '.[{extra}]' in a checkout of aol"
-    return ModuleNotFoundError(text, name=error.name)
+    module = (error.name or "").split(".")[0]
+    extra = extra or _EXTRAS.get(module)
+    if extra is None or "pip install" in str(error):  # said already
+        return error
+    text = f"{why} needs {_PACKAGES.get(module, module)}, which is not installed: pip install '.[{extra}]'"
+    return ModuleNotFoundError(f"{text} in a checkout of aol", name=error.name)

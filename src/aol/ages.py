@@ -357,7 +357,7 @@ class SampleAges(State):
 
     def _frame(self, where: Tensor) -> pd.DataFrame:
         """Return rows for the samples `where [R, B]`."""
-        need("pandas", package="pandas", extra="report", why="a DataFrame")
+        need("pandas", "a DataFrame")
         import pandas as pd
 
         columns = {

@@ -44,7 +44,7 @@ def write_page(runs: Sequence[RunData], path: str | os.PathLike[str], *, refresh
 @cache
 def chart_library() -> str:
     """Return Vega and Vega-Embed, which has an interpreter that does not need `eval`, as one script."""
-    package = need("vl_convert", package="vl-convert-python", extra="report", why="the report page")
+    package = need("vl_convert", "the report page")
     return _script(package.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 

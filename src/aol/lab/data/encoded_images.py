@@ -67,7 +67,7 @@ class StoredImages(Labelled, ABC):
     @contextmanager
     def opened(self, place: int) -> Iterator[Image]:
         """Open an image, and read its header; what Pillow raises on bad bytes becomes a `DataError`."""
-        pillow = need("PIL.Image", package="pillow", extra="lab", why="decoding images")
+        pillow = need("PIL.Image", "decoding images")
         try:
             with pillow.open(self.encoded(place)) as image:
                 if image.width * image.height > LARGEST:

@@ -273,7 +273,7 @@ def get(name: str, data_dir: Folder | None = None) -> Path | None:
     folder = root / known.folder
     missing = known.missing(folder)
     for url, md5 in known.downloads.items() if missing else ():
-        pooch = need("pooch", package="pooch", extra="lab", why="downloading a data set")
+        pooch = need("pooch", "downloading a data set")
         file, place, unpack = url.rpartition("/")[2], folder, None
         if file.endswith(".tar.gz"):
             place = root

@@ -64,7 +64,7 @@ class _TableImages(StoredImages):
 
 
 def _datasets() -> Any:
-    return need("datasets", package="datasets", extra="hf", why="a data set of Hugging Face")
+    return need("datasets", "a data set of Hugging Face")
 
 
 def open_source(word: str) -> dict[str, StoredImages]:

@@ -57,7 +57,7 @@ def _summary(error: Exception) -> str:
 
 
 def _timm(name: str) -> Build:
-    timm = need("timm", package="timm", extra="timm", why=f"the network timm:{name}")
+    timm = need("timm", f"the network timm:{name}")
     if not timm.is_model(name):
         raise ValueError(f"timm has no model {name!r}")
 

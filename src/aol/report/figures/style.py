@@ -35,7 +35,7 @@ _MORE_FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans", "Noto Sans A
 def matplotlib(part: str | None = None) -> ModuleType:
     """Return matplotlib, or a part of it; where it is missing, an error says how to install it."""
     name = "matplotlib" if part is None else f"matplotlib.{part}"
-    return need(name, package="matplotlib", extra="report", why="drawing figures")
+    return need(name, "drawing figures")
 
 
 @cache
