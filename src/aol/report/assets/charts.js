@@ -22,17 +22,12 @@ const drawn = new Map(); // element → view
 
 function tip(event, lines) {
   const box = part("tip");
-  if (!lines || !lines.length) {
-    box.hidden = true;
-    return;
-  }
+  box.hidden = !lines?.length;
+  if (box.hidden) return;
   box.replaceChildren(...lines.map((line, place) => element("div", { class: place ? "" : "first" }, line)));
-  box.hidden = false;
-  const room = box.getBoundingClientRect();
-  const x = event.clientX + 14 + room.width > innerWidth ? event.clientX - room.width - 10 : event.clientX + 14;
-  const y = event.clientY + 14 + room.height > innerHeight ? event.clientY - room.height - 10 : event.clientY + 14;
-  box.style.left = `${Math.max(4, x)}px`;
-  box.style.top = `${Math.max(4, y)}px`;
+  const { width, height } = box.getBoundingClientRect();
+  const beside = (at, size, most) => `${Math.max(4, at + 14 + size > most ? at - size - 10 : at + 14)}px`;
+  Object.assign(box.style, { left: beside(event.clientX, width, innerWidth), top: beside(event.clientY, height, innerHeight) });
 }
 
 // Draws a chart; a mark with `tooltip: true` shows the lines in `tip` of its datum.
@@ -52,8 +47,7 @@ async function chart(host, spec, label, mode = "vega-lite") {
 }
 
 function clearChart(host) {
-  const before = drawn.get(host);
-  if (before) before.finalize();
+  drawn.get(host)?.finalize();
   drawn.delete(host);
   host.replaceChildren();
 }
@@ -77,10 +71,7 @@ function wholeTicks(first, last) {
 async function lineChart(host, { title, series, share, height = 190, steps = false, domain = null, x = UNIT, label = null }) {
   const rows = series.flatMap((line, place) =>
     line.points.filter(([, value]) => known(value)).map(([epoch, value]) => ({ place, epoch, value })));
-  if (!rows.length) {
-    clearChart(host);
-    return;
-  }
+  if (!rows.length) return clearChart(host);
   const all = rows.map((row) => row.value);
   const range = domain ? domain[1] - domain[0] : Math.max(...all) - Math.min(...all);
   const epochs = [...new Set(rows.map((row) => row.epoch))].sort((a, b) => a - b);
@@ -94,7 +85,7 @@ async function lineChart(host, { title, series, share, height = 190, steps = fal
         encoding: {
           x: {
             field: "epoch", type: "quantitative", scale: { zero: false, nice: false },
-            axis: { title: x, format: "d", values: wholeTicks(epochs[0], epochs[epochs.length - 1]) },
+            axis: { title: x, format: "d", values: wholeTicks(epochs[0], epochs.at(-1)) },
           },
           y: {
             field: "value", type: "quantitative", scale: { zero: false, nice: true, ...(domain && { domain }) },
@@ -112,8 +103,7 @@ async function lineChart(host, { title, series, share, height = 190, steps = fal
     ],
   };
   const view = await chart(host, spec, `${title}: lines over ${x}`);
-  if (!view) return;
-  hover(host, view, (x) => {
+  return view && hover(host, view, (x) => {
     const at = nearest(epochs, view.scale("x").invert(x));
     view.signal("at", at).runAsync();
     const lines = series.map((line) => [line, line.points.find(([epoch]) => epoch === at)])
@@ -152,7 +142,7 @@ function inPlot(view, surface, event, slack = 10) {
   const [x, y] = within(view, surface, event);
   const [width, height] = [view.width(), view.height()];
   if (x < -slack || y < -slack || x > width + slack || y > height + slack) return null;
-  return [Math.min(width, Math.max(0, x)), Math.min(height, Math.max(0, y))];
+  return [clamp(x, 0, width), clamp(y, 0, height)];
 }
 
 function nearest(sorted, value) {
@@ -160,17 +150,15 @@ function nearest(sorted, value) {
 }
 
 // A small line in a table or on a card.
-function sparkline(values, { width = 90, height = 22, low = null, high = null, steps = false, label = "" } = {}) {
+function sparkline(values, { width = 90, height = 22, low, high, steps = false, label }) {
   const points = values.map((value, place) => [place, value]).filter(([, value]) => known(value));
-  const least = low ?? Math.min(...points.map(([, value]) => value));
-  const most = high ?? Math.max(...points.map(([, value]) => value));
   const gaps = steps ? values.length : values.length - 1; // as steps each value has a width, the last one too
   const x = (place) => (gaps ? (place / gaps) * (width - 2) + 1 : width / 2);
-  const y = (value) => height - 2 - ((value - least) / (most - least || 1)) * (height - 4);
+  const y = (value) => height - 2 - ((value - low) / (high - low || 1)) * (height - 4);
   const path = points.map(([place, value], i) => {
     const to = `${x(place).toFixed(1)},${y(value).toFixed(1)}`;
     return i ? (steps ? `H${x(place).toFixed(1)}V${y(value).toFixed(1)}` : `L${to}`) : `M${to}`;
-  }).join("") + (steps && points.length ? `H${x(points[points.length - 1][0] + 1).toFixed(1)}` : "");
+  }).join("") + (steps && points.length ? `H${x(points.at(-1)[0] + 1).toFixed(1)}` : "");
   return element("svg", {
     class: "spark", width, height, viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label,
   }, element("path", { d: path }));

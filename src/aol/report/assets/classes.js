@@ -9,14 +9,8 @@ const CLASS_COLUMNS = [
   { key: "count", title: "Samples", read: (run, place) => (run.counts ? run.counts[place] : NaN), show: whole },
   { key: "age", title: "Age" },
   { key: "trend", title: "Trend", read: (run, place) => (run.trend ? run.trend[place] : NaN), show: signed, spark: true },
-  { key: "smoothed_age", title: "Smoothed age" },
-  { key: "mean_age", title: "Mean age" },
-  { key: "weight", title: "Weight" },
-  { key: "test_accuracy", title: "Test accuracy" },
-  { key: "train_accuracy", title: "Training accuracy" },
-  { key: "train_loss", title: "Loss" },
-  { key: "train_margin", title: "Margin" },
-  { key: "test_age", title: "Age on test" },
+  ...["smoothed_age", "mean_age", "weight", "test_accuracy", "train_accuracy", "train_loss", "train_margin", "test_age"]
+    .map((key) => ({ key, title: { mean_age: "Mean age", train_loss: "Loss", train_margin: "Margin" }[key] || spoken(key) })),
   { key: "confused", title: "Mostly taken for", read: confusedShare, showAt: confusedText },
 ];
 
@@ -37,10 +31,6 @@ function confusedText(run, place) {
 const valueOf = (run, { key, read }, place) =>
   (read ? read(run, place) : run.last[key] ? run.last[key][place] : NaN);
 
-function classColumns(run) {
-  return CLASS_COLUMNS.filter((each) => each.text || run.names.some((_, place) => known(valueOf(run, each, place))));
-}
-
 function sortedClasses(run) {
   const key = state.sort === "age" && run.last && !run.last.age ? "smoothed_age" : state.sort;
   const by = CLASS_COLUMNS.find((each) => each.key === key) || CLASS_COLUMNS[2];
@@ -49,37 +39,27 @@ function sortedClasses(run) {
     .filter((place) => !wanted || run.names[place].toLowerCase().includes(wanted));
   if (by.text) return state.down ? places.reverse() : places;
   const values = new Map(places.map((place) => [place, valueOf(run, by, place)]));
-  const sign = state.down ? -1 : 1;
   return places.sort((a, b) => { // what is not known comes last, whichever way
     const [one, two] = [values.get(a), values.get(b)];
     if (!known(one) || !known(two)) return known(two) - known(one);
-    return sign * (one - two);
+    return state.down ? two - one : one - two;
   });
 }
 
-function sortBy(column) {
-  const down = state.sort === column.key ? !state.down : !column.text;
-  choose({ sort: column.key, down });
-}
-
 function classHead(columns) {
-  return element("tr", {}, columns.map((each) => {
-    const sorted = state.sort === each.key ? (state.down ? "descending" : "ascending") : "none";
-    return element("th", { scope: "col", "aria-sort": sorted, class: each.text || each.showAt ? "" : "number" },
-      element("button", { type: "button", class: "sort", "data-key": `sort-${each.key}`, onclick: () => sortBy(each) },
-        each.title, element("span", { "aria-hidden": "true" }, { none: "", descending: " ▼", ascending: " ▲" }[sorted])));
-  }));
+  return columns.map(({ key, title, text, showAt }) => {
+    const sorted = state.sort === key ? (state.down ? "descending" : "ascending") : "none";
+    const sortBy = () => choose({ sort: key, down: state.sort === key ? !state.down : !text });
+    return element("th", { scope: "col", "aria-sort": sorted, class: text || showAt ? "" : "number" },
+      element("button", { type: "button", class: "sort", "data-key": `sort-${key}`, onclick: sortBy },
+        title, element("span", { "aria-hidden": "true" }, { none: "", descending: " ▼", ascending: " ▲" }[sorted])));
+  });
 }
 
 function classRow(run, columns, place, ages) {
   const cells = columns.map((each) => {
     const value = valueOf(run, each, place);
-    if (each.text) {
-      return element("th", { scope: "row" }, element("button", {
-        type: "button", class: "plain", "data-key": `class-${place}`,
-        "aria-pressed": state.klass === place ? "true" : "false", onclick: () => chooseClass(place),
-      }, value));
-    }
+    if (each.text) return element("th", { scope: "row" }, classButton(run, place, "plain", "class"));
     if (each.showAt) return element("td", {}, each.showAt(run, place));
     const text = each.show ? each.show(value) : shown(each.key, value);
     return element("td", { class: "number" }, each.spark && ages ? [sparkOf(run, place, ages, text), element("span", { class: "trend" }, text)] : text);
@@ -89,33 +69,30 @@ function classRow(run, columns, place, ages) {
 
 // Thirty points of a class's age over time.
 function sparkOf(run, place, ages, text) {
-  const size = run.names.length;
   const step = Math.max(1, Math.floor(ages.epochs.length / 30));
-  const values = [];
-  for (let row = (ages.epochs.length - 1) % step; row < ages.epochs.length; row += step) {
-    values.push(ages.values[row * size + place]);
-  }
+  const values = ages.epochs.map((_, row) => ages.values[row * run.names.length + place])
+    .filter((_, row) => (ages.epochs.length - 1 - row) % step === 0);
   return sparkline(values, { low: ages.low, high: ages.high, label: `age over time, ${text || "no change known"} over the last quarter` });
 }
 
 function drawClassTable() {
   const run = current();
   if (!run) return;
-  const columns = classColumns(run);
+  const columns = CLASS_COLUMNS.filter((each) => each.text || run.names.some((_, place) => known(valueOf(run, each, place))));
   const places = sortedClasses(run);
   const ages = overTime(run, "age");
   const first = places.slice(0, tables.classes);
   keepingFocus(() => fill("class-table", element("caption", {}, `${run.name}, after the last ${UNIT}`),
-    element("thead", {}, classHead(columns)),
+    element("thead", {}, element("tr", {}, classHead(columns))),
     element("tbody", {}, first.map((place) => classRow(run, columns, place, ages)))));
   drawMore("class-more", "classes", first.length, places.length, ROWS, drawClassTable);
 }
 
 // How much of a list is shown, and ways to see more: a step, if that is not all, and all.
 function drawMore(id, name, count, total, step, draw) {
-  const more = (key, to, text) => element("button", {
-    type: "button", "data-key": `${id}-${key}`, onclick: () => { tables[name] = to; keepingFocus(draw); },
-  }, text);
+  const more = (key, to, text) => button(text, {
+    "data-key": `${id}-${key}`, onclick: () => { tables[name] = to; keepingFocus(draw); },
+  });
   fill(id, total > count ? [
     `${whole(count)} of ${whole(total)} shown `,
     ...(total > count + step ? [more("some", count + step, `${step} more`), " "] : []),
@@ -124,11 +101,9 @@ function drawMore(id, name, count, total, step, draw) {
 }
 
 function drawClassControls() {
-  const search = element("input", {
-    type: "search", id: "find-class", value: state.find, autocomplete: "off", spellcheck: "false",
-    oninput: (event) => { tables.classes = ROWS; choose({ find: event.target.value }); },
-  });
-  fill("class-controls", element("label", {}, "Find a class ", search));
+  const oninput = (event) => { tables.classes = ROWS; choose({ find: event.target.value }); };
+  fill("class-controls", element("label", {}, "Find a class ", element("input", {
+    type: "search", id: "find-class", value: state.find, autocomplete: "off", spellcheck: "false", oninput })));
 }
 
 // Old and rare, or old and common? Every class at its number of samples and its age.
@@ -144,8 +119,7 @@ async function drawScatter() {
   const host = part("scatter");
   if (!rows.length) return clearChart(host); // no ages: no chart
   const view = await chart(host, scatterSpec(host, rows), "Age of every class against its number of samples");
-  if (view) onClick(view, (row) => choose({ klass: row.place }));
-  return undefined;
+  return view && onClick(view, (row) => choose({ klass: row.place }));
 }
 
 function scatterSpec(host, rows) {
@@ -173,9 +147,7 @@ function scatterSpec(host, rows) {
       { mark: { type: "circle", opacity: 0, size: 1200, tooltip: true } }, // beside a point counts too
       {
         mark: { type: "point", opacity: 1, invalid: null, tooltip: true },
-        encoding: {
-          fill, size: ifChosen(160, 60), stroke: ifChosen("var(--mark)", "var(--line)"), strokeWidth: ifChosen(3, 1),
-        },
+        encoding: { fill, size: ifChosen(160, 60), stroke: ifChosen("var(--mark)", "var(--line)"), strokeWidth: ifChosen(3, 1) },
       },
       ...(rows.length > NAMED ? [] : [names]),
     ],

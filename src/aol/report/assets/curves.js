@@ -6,10 +6,8 @@ const shownRuns = () => state.shown.map((place) => RUNS[place]);
 
 // Curves that repeat another, as on a balanced test set, are not offered.
 const TWINS = { test_balanced_accuracy: "test_accuracy", test_worst_tenth: "test_worst_class" };
-function repeats(run, name) {
-  const other = run.curves[TWINS[name]];
-  return Boolean(other) && run.curves[name].every((value, at) => value === other[at] || Math.abs(value - other[at]) < 2e-5);
-}
+const repeats = ({ curves }, name) =>
+  curves[TWINS[name]]?.every((value, at) => value === curves[name][at] || Math.abs(value - curves[name][at]) < 2e-5);
 
 // What the shown runs have besides test accuracy, which has a chart of its own.
 function curveNames() {
@@ -17,9 +15,7 @@ function curveNames() {
   return [...new Set([...COURSE.filter((name) => names.includes(name)), ...names])].filter((name) => name !== "test_accuracy");
 }
 
-const series = (runs, read) => runs.map((run) => ({
-  name: run.name, colour: state.shown.indexOf(run.place), points: read(run),
-}));
+const series = (runs, read) => runs.map((run) => ({ name: run.name, colour: state.shown.indexOf(run.place), points: read(run) }));
 const curveOf = (name) => (run) => (run.curves[name] || []).map((value, place) => [run.epochs[place], value]);
 
 // Three readings of whole runs: accuracy, mean class age, and one of the viewer's choice. Where nothing else was read,
@@ -28,22 +24,16 @@ function drawCurves() {
   const names = curveNames();
   const usual = names.find((name) => !UPKEEP.includes(name)) ?? "";
   const chosen = names.includes(state.curve) ? state.curve : usual;
-  fill("curve-controls", drawKey(), names.length
+  const key = shownRuns().map((run, place) => element("span", {}, swatch(place), ` ${run.name}`)); // which line is which run
+  fill("curve-controls", element("span", { class: "key" }, key), names.length
     ? selector("Also show", "pick-curve", [...(usual ? [] : [["", "nothing more"]]), ...names.map((name) => [name, spoken(name)])],
       chosen, (value) => choose({ curve: value }))
     : []);
-  const charts = [
-    ["test_accuracy", curveOf("test_accuracy")], ["age", meanAge], [chosen, curveOf(chosen)],
-  ].filter(([name, read]) => name && shownRuns().some((run) => read(run).some(([, value]) => known(value))));
+  const charts = [["test_accuracy", curveOf("test_accuracy")], ["age", meanAge], [chosen, curveOf(chosen)]].filter(([name, read]) => name && shownRuns().some((run) => read(run).some(([, value]) => known(value))));
   const hosts = hostsIn("curve-charts", charts.length);
   return Promise.all(charts.map(([name, read], place) => lineChart(hosts[place], {
     title: name === "age" ? "Mean class age" : spoken(name), share: isShare(name), series: series(shownRuns(), read),
   })));
-}
-
-// Which line is which run.
-function drawKey() {
-  return element("span", { class: "key" }, shownRuns().map((run, place) => element("span", {}, swatch(place), ` ${run.name}`)));
 }
 
 function meanAge(run) {
@@ -56,9 +46,9 @@ function meanAge(run) {
 // As many chart hosts as wanted; those that are there stay, so that a redraw does not jump.
 function hostsIn(id, count) {
   const box = part(id);
-  while (box.children.length > count) {
-    clearChart(box.lastChild);
-    box.lastChild.remove();
+  for (const spare of [...box.children].slice(count)) {
+    clearChart(spare);
+    spare.remove();
   }
   while (box.children.length < count) box.append(element("div", { class: "chart" }));
   return [...box.children];
@@ -70,11 +60,8 @@ function drawClassCurves() {
   const runs = run ? shownRuns().filter((each) => each.details && each.set === run.set) : [];
   const names = ["age", "weight", "test_accuracy", "train_accuracy"].filter((name) =>
     state.klass >= 0 && runs.some((each) => column(each, name, state.klass).some(([, value]) => known(value))));
-  const title = run && state.klass >= 0
-    ? [element("h3", {}, "Class ", element("em", {}, run.names[state.klass]), " over time")] : [];
-  const box = part("class-detail");
-  if (!box.children.length) box.append(element("div", {}), element("div", { class: "grid", id: "class-curves" }));
-  box.firstChild.replaceChildren(...title);
+  fill("class-title", run && state.klass >= 0
+    ? [element("h3", {}, "Class ", element("em", {}, run.names[state.klass]), " over time")] : []);
   const hosts = hostsIn("class-curves", names.length);
   return Promise.all(names.map((name, place) => lineChart(hosts[place], {
     title: spoken(name), share: isShare(name), height: 140,

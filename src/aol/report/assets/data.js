@@ -3,24 +3,16 @@
 const DATA = JSON.parse(document.getElementById("data").textContent);
 
 function bytes(text) {
-  const raw = atob(text);
-  const found = new Uint8Array(raw.length);
-  for (let i = 0; i < raw.length; i += 1) found[i] = raw.charCodeAt(i);
-  return found;
+  return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 }
 
 // Codes of 8 or 16 bits back to numbers; the largest code is "no value".
 function unpack(packed) {
-  const raw = bytes(packed.data);
-  const wide = packed.bits === 16;
-  const size = wide ? raw.length / 2 : raw.length;
-  const top = 2 ** packed.bits - 2;
-  const found = new Float32Array(size);
-  for (let i = 0; i < size; i += 1) {
-    const code = wide ? raw[2 * i] + 256 * raw[2 * i + 1] : raw[i];
-    found[i] = code > top ? NaN : packed.low + (packed.high - packed.low) * (code / top) ** (1 / packed.power);
-  }
-  return found;
+  const { data, bits, low, high, power } = packed;
+  const raw = bytes(data);
+  const codes = bits === 16 ? Uint16Array.from({ length: raw.length / 2 }, (_, i) => raw[2 * i] + 256 * raw[2 * i + 1]) : raw;
+  const top = 2 ** bits - 2;
+  return Float32Array.from(codes, (code) => (code > top ? NaN : low + (high - low) * (code / top) ** (1 / power)));
 }
 
 // The ages of a sample over time, from two bits an epoch: right, one more (of a sample never seen: 2), the same.
@@ -88,6 +80,7 @@ function classOrder(run, by) {
   return places.sort((a, b) => keys[by](a, b) || a - b);
 }
 
+const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 const whole = (value) => (known(value) ? Math.round(value).toLocaleString("en") : "");
 const percent = (value, digits = 1) => (known(value) ? `${(100 * value).toFixed(digits)}%` : "");

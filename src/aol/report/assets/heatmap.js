@@ -30,15 +30,14 @@ function heatExtent(runs, zoom = state.zoom) {
   const all = [Math.min(...epochs), Math.max(...epochs), 0, current().names.length - 1];
   if (!zoom) return all;
   const [x0, x1, y0, y1] = zoom;
-  const inside = (value, low, high) => Math.min(high, Math.max(low, value));
-  const found = [inside(x0, all[0], all[1]), inside(x1, all[0], all[1]), inside(y0, 0, all[3]), inside(y1, 0, all[3])];
-  return found[0] <= found[1] && found[2] <= found[3] ? found : all;
+  const view = [clamp(x0, all[0], all[1]), clamp(x1, all[0], all[1]), clamp(y0, 0, all[3]), clamp(y1, 0, all[3])];
+  return view[0] <= view[1] && view[2] <= view[3] ? view : all;
 }
 
 function heatScale(runs) {
   const all = runs.map((run) => overTime(run, state.reading));
-  const low = isShare(state.reading) ? 0 : Math.min(...all.map((each) => each.low));
-  const high = isShare(state.reading) ? 1 : Math.max(...all.map((each) => each.high));
+  const [low, high] = isShare(state.reading) ? [0, 1]
+    : [Math.min(...all.map((each) => each.low)), Math.max(...all.map((each) => each.high))];
   return { low, high: high > low ? high : low + 1, gamma: all[0].power };
 }
 
@@ -64,9 +63,8 @@ function heatPicture(run, order, extent, scale, height) {
         if (Number.isFinite(value)) { sum += value; count += 1; }
       }
       if (!count) continue; // no value: the ground shows
-      const part01 = Math.min(1, Math.max(0, (sum / count - scale.low) / (scale.high - scale.low)));
-      const colour = scale.ramp[Math.round(255 * part01 ** scale.gamma)];
-      image.data.set([...colour, 255], 4 * (row * columns + col));
+      const share = clamp((sum / count - scale.low) / (scale.high - scale.low), 0, 1);
+      image.data.set([...scale.ramp[Math.round(255 * share ** scale.gamma)], 255], 4 * (row * columns + col));
     }
   }
   pen.putImageData(image, 0, 0);
@@ -74,17 +72,16 @@ function heatPicture(run, order, extent, scale, height) {
 }
 
 // Epochs that were kept need not be evenly spaced at the edges; each is as wide as the mean one.
-function heatStep(epochs) {
-  return epochs.length > 1 ? (epochs[epochs.length - 1] - epochs[0]) / (epochs.length - 1) : 1;
-}
+const heatStep = (epochs) => (epochs.length > 1 ? (epochs.at(-1) - epochs[0]) / (epochs.length - 1) : 1);
 
 function heatSpec(host, run, order, extent, scale) {
   const [x0, x1, y0, y1] = extent;
   const { epochs } = overTime(run, state.reading);
   const seen = epochs.filter((epoch) => epoch >= x0 && epoch <= x1);
+  const [first, last] = [seen[0] ?? x0, seen.at(-1) ?? x1];
   const half = heatStep(epochs) / 2;
   const rows = y1 - y0 + 1;
-  const height = Math.round(Math.min(420, Math.max(160, rows * 22)));
+  const height = clamp(rows * 22, 160, 420);
   const every = Math.max(1, Math.ceil((rows * 13) / height));
   const ticks = Array.from({ length: rows }, (_, row) => y0 + row).filter((place) => (place - y0) % every === 0);
   return {
@@ -95,39 +92,32 @@ function heatSpec(host, run, order, extent, scale) {
       { name: "cursor", values: [] },
     ],
     scales: [
-      { name: "x", type: "linear", domain: [(seen[0] ?? x0) - half, (seen[seen.length - 1] ?? x1) + half], range: "width", zero: false, nice: false },
+      { name: "x", type: "linear", domain: [first - half, last + half], range: "width", zero: false, nice: false },
       { name: "y", type: "linear", domain: [y0 - 0.5, y1 + 0.5], range: [0, height], zero: false, nice: false },
     ],
-    axes: [{ orient: "bottom", scale: "x", title: UNIT, format: "d", values: wholeTicks(seen[0] ?? x0, seen[seen.length - 1] ?? x1) }],
+    axes: [{ orient: "bottom", scale: "x", title: UNIT, format: "d", values: wholeTicks(first, last) }],
     marks: [
       {
         type: "image", from: { data: "frame" },
-        encode: {
-          enter: {
-            url: { value: heatPicture(run, order, extent, scale, height) }, x: { value: 0 }, y: { value: 0 },
-            width: { signal: "width" }, height: { signal: "height" }, aspect: { value: false }, smooth: { value: false },
-          },
-        },
+        encode: { enter: {
+          url: { value: heatPicture(run, order, extent, scale, height) }, x: { value: 0 }, y: { value: 0 },
+          width: { signal: "width" }, height: { signal: "height" }, aspect: { value: false }, smooth: { value: false },
+        } },
       },
       {
         type: "text", from: { data: "ticks" },
-        encode: {
-          enter: {
-            x: { value: -6 }, y: { scale: "y", field: "place" }, text: { field: "name" }, align: { value: "right" },
-            baseline: { value: "middle" }, fontSize: { value: 11 }, fill: { value: "var(--quiet)" },
-            limit: { value: 105 },
-          },
-        },
+        encode: { enter: {
+          x: { value: -6 }, y: { scale: "y", field: "place" }, text: { field: "name" }, align: { value: "right" },
+          baseline: { value: "middle" }, fontSize: { value: 11 }, fill: { value: "var(--quiet)" }, limit: { value: 105 },
+        } },
       },
       {
         type: "rect", from: { data: "cursor" }, interactive: false,
-        encode: {
-          update: {
-            x: { scale: "x", field: "x0" }, x2: { scale: "x", field: "x1" }, y: { scale: "y", field: "y0" },
-            y2: { scale: "y", field: "y1" }, stroke: { value: "var(--mark)" }, strokeWidth: { value: 2 },
-            fill: { value: "transparent" }, clip: { value: true },
-          },
-        },
+        encode: { update: {
+          x: { scale: "x", field: "x0" }, x2: { scale: "x", field: "x1" }, y: { scale: "y", field: "y0" },
+          y2: { scale: "y", field: "y1" }, stroke: { value: "var(--mark)" }, strokeWidth: { value: 2 },
+          fill: { value: "transparent" }, clip: { value: true },
+        } },
       },
     ],
   };
@@ -140,9 +130,8 @@ function drawHeatControls() {
       (reading) => choose({ reading })),
     selector("Order", "pick-order", [["count", "head on top"], ["age", "oldest on top"], ["name", "by name"]],
       state.order, (order) => choose({ order, zoom: null })),
-    element("span", { class: "buttons" },
-      ...[["+", "Zoom in", () => zoomBy(0.5)], ["−", "Zoom out", () => zoomBy(2)], ["Show all", "Show all", () => choose({ zoom: null })]]
-        .map(([text, label, act]) => element("button", { type: "button", "aria-label": label, onclick: act }, text))));
+    element("span", { class: "buttons" }, button("+", { "aria-label": "Zoom in", onclick: () => zoomBy(0.5) }),
+      button("−", { "aria-label": "Zoom out", onclick: () => zoomBy(2) }), button("Show all", { onclick: () => choose({ zoom: null }) })));
 }
 
 async function drawHeat() {

@@ -6,9 +6,7 @@ function drawHead() {
 }
 
 function drawTheme() {
-  const root = document.documentElement;
-  if (state.theme === "auto") delete root.dataset.theme;
-  else root.dataset.theme = state.theme === "dark" ? "dark" : "light";
+  document.documentElement.dataset.theme = state.theme; // the style knows no "auto", so that the system decides
   for (const radio of document.querySelectorAll("#theme input")) radio.checked = radio.value === state.theme;
 }
 
@@ -33,14 +31,7 @@ function listen() {
 }
 
 function drawCharts() {
-  drawMethods();
-  drawCurves();
-  drawHeat();
-  drawScatter();
-  drawSurvival();
-  drawMatrix();
-  drawClassCurves();
-  drawSampleAges();
+  for (const draw of [drawMethods, drawCurves, drawHeat, drawScatter, drawSurvival, drawMatrix, drawClassCurves, drawSampleAges]) draw();
 }
 
 // A run of other classes has no class of that number, and another zoom.
@@ -60,32 +51,22 @@ function start() {
   drawAbout();
   const details = RUNS.some((run) => run.details);
   for (const id of ["advice", "classes", "samples", "errors"]) part(id).hidden = !details;
-  follow(["theme"], drawTheme);
-  follow(["run"], drawForRun);
-  follow(["shown"], drawMethods);
-  follow(["run", "shown"], drawRuns);
-  follow(["run"], drawPicks);
-  follow(["run", "klass"], drawClassPick);
-  follow(["run", "klass"], drawAdvice);
+  for (const [names, draw] of [
+    [["theme"], drawTheme], [["run"], drawForRun], [["shown"], drawMethods], [["run", "shown"], drawRuns], [["run"], drawPicks],
+    [["run", "klass"], drawClassPick], [["run", "klass"], drawAdvice],
+  ]) follow(names, draw);
   requestAnimationFrame(() => setTimeout(startBelow)); // the first screen can be read before the rest is drawn
 }
 
 function startBelow() {
   document.documentElement.dataset.begun = String(Math.round(performance.now()));
-  follow(["shown", "curve"], drawCurves);
-  follow(["reading", "order"], drawHeatControls);
-  follow(["run", "shown", "reading", "order", "zoom"], drawHeat);
-  follow(["run", "klass"], drawScatter);
-  follow(["run"], drawSurvival);
-  follow(["run"], drawMatrix);
-  follow(["run", "shown", "klass"], drawClassCurves);
   drawClassControls();
-  follow(["run", "klass", "sort", "down", "find"], drawClassTable);
-  follow(["run", "klass"], drawGallery);
-  follow(["run"], drawSampleAges);
-  follow(["run", "klass", "unsure", "marked"], drawErrors);
-  follow(["run", "shown"], drawSettings);
-  follow(["run"], drawLinks);
+  for (const [names, draw] of [
+    [["shown", "curve"], drawCurves], [["reading", "order"], drawHeatControls], [["run", "shown", "reading", "order", "zoom"], drawHeat],
+    [["run", "klass"], drawScatter], [["run"], drawSurvival], [["run"], drawMatrix], [["run", "shown", "klass"], drawClassCurves],
+    [["run", "klass", "sort", "down", "find"], drawClassTable], [["run", "klass"], drawGallery], [["run"], drawSampleAges],
+    [["run", "klass", "unsure", "marked"], drawErrors], [["run", "shown"], drawSettings], [["run"], drawLinks],
+  ]) follow(names, draw);
   Promise.allSettled(drawing).then((all) => {
     for (const { reason } of all) if (reason) console.error(reason);
     recallPlace();
@@ -97,8 +78,7 @@ function startBelow() {
 // Where the viewer was before a reload: a section, and how far from the top of the window it began.
 const PLACE = `aol-place:${location.pathname}`;
 function rememberPlace() {
-  const sections = [...document.querySelectorAll("main > section")].filter((each) => !each.hidden);
-  const at = sections.findLast((each) => each.getBoundingClientRect().top <= 80);
+  const at = sections().findLast((each) => each.getBoundingClientRect().top <= 80);
   const place = at ? [at.id, at.getBoundingClientRect().top] : null;
   remembered(() => sessionStorage.setItem(PLACE, JSON.stringify(place)));
 }
@@ -117,7 +97,7 @@ function stayFresh() {
   const pause = part("live-pause");
   const say = () => {
     part("live").hidden = false;
-    fill("live-text", paused ? "Runs are being trained; updates are paused." : "Runs are being trained; this page updates itself.");
+    fill("live-text", `Runs are being trained; ${paused ? "updates are paused" : "this page updates itself"}.`);
     pause.setAttribute("aria-pressed", String(paused));
     pause.textContent = paused ? "Resume" : "Pause";
   };

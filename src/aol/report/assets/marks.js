@@ -17,18 +17,14 @@ function setMark(run, samples, row, mark) {
 }
 
 function markButtons(run, samples, row, where, after = () => {}) {
-  const now = markOf(run, samples, row);
   return element("div", { class: "markers", role: "group", "aria-label": `Mark sample ${samples.id[row]}` },
-    Object.entries(MARKS).map(([mark, text]) => element("button", {
-      type: "button", class: `mark ${mark}`, "aria-pressed": now === mark ? "true" : "false", "data-key": `mark-${where}-${mark}`,
+    Object.entries(MARKS).map(([mark, text]) => button(text, {
+      class: `mark ${mark}`, "aria-pressed": markOf(run, samples, row) === mark, "data-key": `mark-${where}-${mark}`,
       onclick: () => { setMark(run, samples, row, mark); after(); },
-    }, text)));
+    })));
 }
 
-const fitsMark = (run, samples) => (row) => {
-  const mark = markOf(run, samples, row);
-  return state.marked === "all" || (state.marked === "none" ? !mark : mark === state.marked);
-};
+const fitsMark = (run, samples) => (row) => state.marked === "all" || state.marked === (markOf(run, samples, row) || "none");
 
 // As export.py has it: a text that a spreadsheet would take for a formula gets an apostrophe before it.
 function csvCell(value) {
@@ -40,14 +36,14 @@ function csvCell(value) {
 // Every marked sample once, as the first run that lists it has it; columns are named as in the exported table.
 function markRows() {
   const found = new Map();
-  for (const run of RUNS) {
-    for (let row = 0; run.samples && row < run.samples.id.length; row += 1) {
+  for (const run of RUNS.filter(({ samples }) => samples)) {
+    const { id, label, prediction, suspicion, isLikely, age } = run.samples;
+    id.forEach((name, row) => {
       const key = markKey(run, run.samples, row);
-      if (!marks.has(key) || found.has(key)) continue;
-      const { id, label, prediction, suspicion, isLikely, age } = run.samples;
-      found.set(key, [id[row], run.names[label[row]], run.names[prediction[row]], suspicion[row], isLikely[row] ? "True" : "False", age[row],
+      if (!marks.has(key) || found.has(key)) return;
+      found.set(key, [name, run.names[label[row]], run.names[prediction[row]], suspicion[row], isLikely[row] ? "True" : "False", age[row],
         marks.get(key)]);
-    }
+    });
   }
   return [...found.values()];
 }
@@ -55,34 +51,29 @@ function markRows() {
 function exportMarks() {
   const head = ["id", "label_name", "prediction_name", "suspicion", "likely_label_error", "age", "mark"];
   const text = [head, ...markRows()].map((row) => row.map(csvCell).join(",")).join("\n");
-  const url = URL.createObjectURL(new Blob(["\ufeff", text, "\n"], { type: "text/csv" }));
-  const link = element("a", { href: url, download: "marks.csv" });
-  document.body.append(link);
-  link.click();
-  link.remove();
-  setTimeout(() => URL.revokeObjectURL(url), 1000);
+  const href = URL.createObjectURL(new Blob(["\ufeff", text, "\n"], { type: "text/csv" }));
+  element("a", { href, download: "marks.csv" }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 1000);
 }
 
 // One sample, large, with everything known of it. Arrows go on, 1, 2 and 3 mark.
 function enlarge(rows, at) {
   const box = part("zoom");
   const [run, samples] = [current(), samplesOf()];
-  const again = () => {
-    keepingFocus(draw);
-    if (!box.contains(document.activeElement)) box.focus(); // a button that is not there, or off now
-  };
   const draw = () => {
     const row = rows[at];
-    const step = (by, text) => element("button", {
-      type: "button", "data-key": `zoom-${text}`, disabled: !(at + by in rows), onclick: () => { at += by; again(); },
-    }, text);
+    const step = (by, text) => button(text, { "data-key": `zoom-${text}`, disabled: !(at + by in rows), onclick: () => { at += by; again(); } });
     box.replaceChildren(
       element("div", { class: "row" }, pictureOf(samples, row), element("div", {},
         facts(run, samples, row), historyOf(run, samples, row), element("p", {}, evidence(run, samples, row)),
         element("p", { class: "quiet" }, `sample ${samples.id[row]}; score ${short(samples.suspicion[row])}`))),
       markButtons(run, samples, row, "zoom", again),
-      element("div", { class: "steps" }, step(-1, "Previous"), step(1, "Next"), element("span", { class: "quiet" }, `${at + 1} of ${rows.length}`),
-        element("button", { type: "button", onclick: () => box.close() }, "Close")));
+      element("div", { class: "steps" }, step(-1, "Previous"), step(1, "Next"),
+        element("span", { class: "quiet" }, `${at + 1} of ${rows.length}`), button("Close", { onclick: () => box.close() })));
+  };
+  const again = () => {
+    keepingFocus(draw);
+    if (!box.contains(document.activeElement)) box.focus(); // a button that is not there, or off now
   };
   box.onkeydown = (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key] || 0;

@@ -28,8 +28,8 @@ async function drawMatrix() {
   fill("matrix-about", cells.length && matrix.total > matrix.classes.length
     ? `The ${matrix.classes.length} of ${matrix.total} classes with the most mistakes.` : "");
   if (!cells.length) return clearChart(host);
-  const named = names.filter((_, place) => place % Math.ceil(names.length / 20) === 0);
-  const axis = { title: null, ticks: false, domain: false, labelFontSize: 10, labelLimit: 74, labelPadding: 5, values: named };
+  const values = names.filter((_, place) => place % Math.ceil(names.length / 20) === 0);
+  const axis = { title: null, ticks: false, domain: false, labelFontSize: 10, labelLimit: 74, labelPadding: 5, values };
   const shortest = Math.max(...names.map((name) => name.length)) <= 3;
   const scale = { domain: names, padding: 0 };
   const view = await chart(host, {
@@ -44,6 +44,5 @@ async function drawMatrix() {
       },
     },
   }, "Confusion matrix of the last answers to training samples");
-  if (view) onClick(view, (cell) => choose({ klass: cell.place }));
-  return undefined;
+  return view && onClick(view, (cell) => choose({ klass: cell.place }));
 }

@@ -9,22 +9,15 @@ function pictureOf(samples, row) {
   if (place >= 0) return element("img", { src: DATA.pictures[place], alt: `sample ${samples.id[row]}` });
   const about = samples.about ? samples.about[row] : null;
   if (typeof about === "string") return element("blockquote", { class: "about" }, about);
-  if (Array.isArray(about)) {
-    return element("dl", { class: "about" }, about.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
-  }
+  if (Array.isArray(about)) return definitions("about", about);
   return element("div", { class: "nopicture", "aria-hidden": "true" }, "no picture");
 }
 
 function historyOf(run, samples, row) {
-  const size = historyLength(run);
+  const size = Math.min(samples.historyEpochs, run.passed);
   const ages = agesOf(samples.history[row], size);
   const label = `age over the last ${times(size, "epoch")}, at most ${Math.max(...ages)}`;
   return sparkline(ages, { width: 128, height: 28, low: 0, high: samples.historyMost, steps: true, label });
-}
-
-// How many epochs an age history has: those of the run, up to what the page keeps.
-function historyLength(run) {
-  return Math.min(run.samples.historyEpochs, run.passed);
 }
 
 function answerOf(run, samples, row) {
@@ -36,23 +29,19 @@ function answerOf(run, samples, row) {
 const wrongOf = (samples, row) => `${samples.wrongEpochs[row]} of ${times(samples.seenEpochs[row], "epoch")}`;
 
 function facts(run, samples, row) {
-  const wrong = samples.age[row] > 1;
-  const lines = [["Label", run.names[samples.label[row]]], ["Answer", answerOf(run, samples, row)],
-    ["Age", `${whole(samples.age[row])}${wrong ? "" : ", right"}`]];
-  return element("dl", {}, lines.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
+  return definitions("facts", [["Label", run.names[samples.label[row]]], ["Answer", answerOf(run, samples, row)],
+    ["Age", `${whole(samples.age[row])}${samples.age[row] > 1 ? "" : ", right"}`]]);
 }
 
 function card(run, samples, rows, at, where) {
-  const row = rows[at];
-  const mark = markOf(run, samples, row);
-  return element("li", { class: `card sample${samples.isLikely[row] ? " likely" : ""}${mark ? ` marked-${mark}` : ""}` },
-    element("div", { class: "row" }, element("button", {
-      type: "button", class: "enlarge", "data-key": `enlarge-${where}-${row}`, "aria-label": `Enlarge sample ${samples.id[row]}`,
-      onclick: () => enlarge(rows, at),
-    }, pictureOf(samples, row)), facts(run, samples, row)),
+  const [row, doubted] = [rows[at], where === "errors"];
+  return element("li", { class: `card sample ${samples.isLikely[row] ? "likely" : ""} marked-${markOf(run, samples, row)}` },
+    element("div", { class: "row" }, button(pictureOf(samples, row), {
+      class: "enlarge", "data-key": `enlarge-${where}-${row}`, "aria-label": `Enlarge sample ${samples.id[row]}`, onclick: () => enlarge(rows, at),
+    }), facts(run, samples, row)),
     historyOf(run, samples, row),
-    element("p", { class: "quiet" }, `sample ${samples.id[row]}`, where === "errors" ? `, score ${short(samples.suspicion[row])}` : `, wrong in ${wrongOf(samples, row)}`),
-    ...(where === "errors" ? [element("p", { class: "why" }, evidence(run, samples, row)), markButtons(run, samples, row, `${where}-${row}`)] : []));
+    element("p", { class: "quiet" }, `sample ${samples.id[row]}, ${doubted ? `score ${short(samples.suspicion[row])}` : `wrong in ${wrongOf(samples, row)}`}`),
+    ...(doubted ? [element("p", { class: "why" }, evidence(run, samples, row)), markButtons(run, samples, row, `${where}-${row}`)] : []));
 }
 
 function drawGallery() {
@@ -98,12 +87,11 @@ function drawErrors() {
       + "label's and the answer's. The model may be wrong: enlarge a card, mark what you see, and export the marks."
     : `No label of ${run.name} looks wrong: no score is above one half. A network that has memorised its training set is sure of every `
       + "label in the end, so the less clear cases may be worth a look.");
-  const tick = element("input", { type: "checkbox", id: "unsure", onchange: (event) => choose({ unsure: event.target.checked }) });
-  tick.checked = state.unsure;
+  const tick = element("input", { type: "checkbox", id: "unsure", checked: state.unsure, onchange: (event) => choose({ unsure: event.target.checked }) });
   const count = markRows().length;
   keepingFocus(() => fill("error-controls", element("label", { class: "tick" }, tick, " also less clear cases"),
     selector("Show", "pick-marked", [["all", "all"], ["none", "not marked"], ...Object.entries(MARKS)], state.marked, (marked) => choose({ marked })),
-    element("button", { type: "button", id: "export-marks", disabled: !count, onclick: exportMarks }, `Export ${times(count, "mark")} as CSV`),
+    button(`Export ${times(count, "mark")} as CSV`, { id: "export-marks", disabled: !count, onclick: exportMarks }),
     rows.length ? copyButton(rows.map((row) => samples.id[row]).join("\n"), "Copy the ids of these samples") : []));
   const first = rows.slice(0, tables.errors);
   fill("error-list", first.map((_, at) => card(run, samples, rows, at, "errors")));
@@ -119,7 +107,7 @@ function drawSampleAges() {
   const rows = samples.ages.filter(([, , count]) => count).map(([from, to, count]) => ({
     from: from - 0.5, to: to + 0.5, count, tip: [`age ${from === to ? from : `${from} to ${to}`}`, times(count, "sample")],
   }));
-  const oldest = samples.ages[samples.ages.length - 1][1];
+  const oldest = samples.ages.at(-1)[1];
   return chart(host, {
     ...fitted(host, 700), height: 120, title: { text: "How many samples have which age" }, data: { values: rows },
     mark: { type: "bar", color: "var(--series-0)", tooltip: true },

@@ -9,14 +9,7 @@ const listeners = [];
 
 // By default one run of each method, four at most: seeds of one method look alike.
 function firstOfEachMethod() {
-  const seen = new Set();
-  const places = [];
-  for (const run of RUNS) {
-    if (seen.has(run.method) || places.length === 4) continue;
-    seen.add(run.method);
-    places.push(run.place);
-  }
-  return places;
+  return RUNS.filter((run) => RUNS.find(({ method }) => method === run.method) === run).slice(0, 4).map((run) => run.place);
 }
 
 // Call `draw` now and whenever one of the named choices changes.
@@ -44,9 +37,8 @@ function remember() {
     else words.set(name, JSON.stringify(value));
   }
   const text = words.toString();
-  try {
-    history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
-  } catch { /* a browser that keeps no address for files: choices last until a reload */ }
+  // A browser that keeps no address for files: choices last until a reload.
+  remembered(() => history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search));
 }
 
 // Choices from the address; what is not known here, or is not of the right kind, is passed over.
@@ -59,10 +51,8 @@ function recall() {
   if (places.length) state.shown = [...new Set(places)];
   if (words.has("klass") && state.run >= 0) state.klass = RUNS[state.run].names.indexOf(words.get("klass"));
   for (const name of ["reading", "order", "sort", "theme", "curve", "find", "down", "unsure", "marked", "zoom"]) {
-    try {
-      const value = JSON.parse(words.get(name));
-      if (isChoice(name, value)) state[name] = value;
-    } catch { /* not ours */ }
+    const value = remembered(() => JSON.parse(words.get(name)));
+    if (value !== null && isChoice(name, value)) state[name] = value;
   }
 }
 
@@ -72,14 +62,23 @@ function isChoice(name, value) {
   return typeof value === typeof DEFAULTS[name] && (!CHOICES[name] || CHOICES[name].includes(value));
 }
 
+// What may fail: text that is not ours, or a browser that keeps nothing for files.
+function remembered(act) {
+  try {
+    return act();
+  } catch {
+    return null;
+  }
+}
+
 // Elements: text is always text, never markup.
 function element(kind, attributes = {}, ...children) {
   const space = kind === "svg" || kind === "path" ? "http://www.w3.org/2000/svg" : "http://www.w3.org/1999/xhtml";
   const made = document.createElementNS(space, kind);
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value === true) made.setAttribute(name, "");
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, String(value));
+    else if (name.startsWith("aria-")) made.setAttribute(name, String(value));
+    else if (value !== false && value !== undefined) made.setAttribute(name, value === true ? "" : String(value));
   }
   made.append(...children.flat().filter((child) => child !== null && child !== undefined));
   return made;
@@ -96,26 +95,16 @@ const definitions = (kind, pairs) => element("dl", { class: kind }, pairs.flatMa
   element("dt", {}, name), element("dd", {}, value)]));
 
 function selector(text, id, options, value, onchange) {
-  const made = element("select", { id, onchange: (event) => onchange(event.target.value) });
-  for (const [key, label] of options) made.append(element("option", { value: key, selected: key === value }, label));
+  const made = element("select", { id, onchange: (event) => onchange(event.target.value) },
+    options.map(([key, label]) => element("option", { value: key, selected: key === value }, label)));
   return element("label", {}, `${text} `, made);
 }
 
 // Keeps the keyboard where it was when a part of the page is drawn anew.
 function keepingFocus(draw) {
-  const before = document.activeElement;
-  const key = before && before.dataset ? before.dataset.key : null;
+  const key = document.activeElement?.dataset?.key;
   draw();
-  if (key && document.activeElement !== before) {
-    const again = [...document.querySelectorAll("[data-key]")].find((each) => each.dataset.key === key);
-    if (again) again.focus({ preventScroll: true });
-  }
-}
-
-function remembered(act) {
-  try {
-    return act();
-  } catch { // a browser that keeps nothing for files
-    return null;
+  if (key && document.activeElement?.dataset?.key !== key) {
+    [...document.querySelectorAll("[data-key]")].find((each) => each.dataset.key === key)?.focus({ preventScroll: true });
   }
 }
