@@ -180,3 +180,22 @@ def test_what_several_processes_record_is_what_one_would_have(processes, setting
             assert (getattr(mine.samples, name) == getattr(theirs.samples, name)).all(), name
         for name in ("confidence", "top", "mean_confidence", "mean_other"):
             np.testing.assert_allclose(getattr(theirs.samples, name), getattr(mine.samples, name), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kind": "LogitAdjustedLoss"},
+        {"kind": "LogitAdjustedLoss", "compiled": True},
+        {"kind": "LogitAdjustedLoss", "memory": 20.0},
+        {"kind": "MarginLoss", "every": 2},
+        {"kind": "AgeWeightedLoss", "every": 15},
+    ],
+    ids=lambda settings: " ".join(map(str, settings.values())),
+)
+def test_losses_learn_from_the_uneven_batches_of_all_processes_what_one_process_learns(processes, settings):
+    alone = scenarios.criterion(0, processes.world, alone=True, **settings)
+    first, *others = processes.run("criterion", **settings)
+    assert all(other == first for other in others)
+    for ours, whole in zip(first, alone, strict=True):
+        np.testing.assert_allclose(ours, whole, rtol=1e-5, atol=1e-6)

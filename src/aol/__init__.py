@@ -13,6 +13,7 @@ from aol._version import __version__
 if TYPE_CHECKING:
     from aol.ages import SampleAges, age_step, ema_step
     from aol.class_ages import ClassAges
+    from aol.criteria import AgeWeightedLoss, LogitAdjustedLoss, MarginLoss
     from aol.indexed import Indexed
     from aol.longtail import long_tail, long_tail_counts
     from aol.losses import focal_loss, is_correct, loss_total, sigmoid_bias, sigmoid_loss, softmax_loss, weighted_mean
@@ -36,12 +37,12 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "AgeSampler", "Arrivals", "ClassAges", "ErrorRates", "Indexed", "KeepAll", "LimitedAccess", "Margins", "Recorder",
-    "Reservoir", "SampleAges", "ShiftingTail", "ShuffledSampler", "Watch", "WeightedSampler", "__version__",
-    "age_step", "class_balanced_weight", "combine", "draw", "ema_step", "fit_offsets", "focal_loss", "frequency_weight",
-    "gather", "is_correct", "load_runs", "logit_offsets", "long_tail", "long_tail_counts", "loss_total",
-    "old_set_weight", "posthoc_logits", "set_weight", "sigmoid_bias", "sigmoid_loss", "softmax_loss", "temper",
-    "weighted_mean",
+    "AgeSampler", "AgeWeightedLoss", "Arrivals", "ClassAges", "ErrorRates", "Indexed", "KeepAll", "LimitedAccess",
+    "LogitAdjustedLoss", "MarginLoss", "Margins", "Recorder", "Reservoir", "SampleAges", "ShiftingTail",
+    "ShuffledSampler", "Watch", "WeightedSampler", "__version__", "age_step", "class_balanced_weight", "combine", "draw",
+    "ema_step", "fit_offsets", "focal_loss", "frequency_weight", "gather", "is_correct", "load_runs", "logit_offsets",
+    "long_tail", "long_tail_counts", "loss_total", "old_set_weight", "posthoc_logits", "set_weight", "sigmoid_bias",
+    "sigmoid_loss", "softmax_loss", "temper", "weighted_mean",
 ]
 
 __getattr__, __dir__ = lazy(
@@ -49,6 +50,7 @@ __getattr__, __dir__ = lazy(
     {
         "aol.ages": ("SampleAges", "age_step", "ema_step"),
         "aol.class_ages": ("ClassAges",),
+        "aol.criteria": ("AgeWeightedLoss", "LogitAdjustedLoss", "MarginLoss"),
         "aol.indexed": ("Indexed",),
         "aol.longtail": ("long_tail", "long_tail_counts"),
         "aol.losses": (
@@ -68,8 +70,8 @@ __getattr__, __dir__ = lazy(
         ),
     },
     modules=(
-        "ages", "indexed", "longtail", "losses", "margins", "memory", "metrics", "offsets", "sampling", "streams",
-        "weights",
+        "ages", "criteria", "indexed", "longtail", "losses", "margins", "memory", "metrics", "offsets", "sampling",
+        "streams", "weights",
     ),
 )
 # fmt: on

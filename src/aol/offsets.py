@@ -27,7 +27,8 @@ def logit_offsets(counts: _check.Integers, tau: _check.Rate = 1.0) -> Tensor:
     """
     number = _check.counts(counts)
     rate = per_run("tau", tau, number, 0.0, 1e6)
-    log = number.masked_fill(number == 0, 1.0).log()
+    rarest = number.masked_fill(number == 0, 1.0).amin(-1, keepdim=True)  # an absent class is never above a rare one
+    log = torch.where(number > 0, number, rarest).log()
     return (rate * (log - log.nanmean(-1, keepdim=True))).to(torch.float32)
 
 

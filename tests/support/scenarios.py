@@ -294,3 +294,20 @@ def watched(rank: int, world: int, *, folder: str, resume: bool = False, epochs:
             net.weight.data.mul_(-1.5)
             watch.epoch(model)
     return str(watch.folder), watch.ages.epoch, watch.ages.age.tolist(), watch.ages.ema.tolist()
+
+
+def criterion(rank: int, world: int, *, kind: str, alone: bool = False, compiled: bool = False, **settings) -> list:
+    """Each process trains on its share, of another size than those of others; alone, one process on all shares."""
+    loss = getattr(aol, kind)(4, **settings)
+    call = torch.compile(loss, fullgraph=True, backend="aot_eager") if compiled else loss
+    for step in range(8):
+        shares = []
+        for member in range(world) if alone else [rank]:
+            generator = torch.Generator().manual_seed(100 * step + member)
+            size = 0 if step == 2 and member == world - 1 else 3 + 2 * member + step
+            label = (4 * torch.rand(size, generator=generator) ** 2).long()
+            shares.append((torch.randn(size, 4, generator=generator) + torch.tensor([1.0, 0, 0, 0]), label))
+        logits, label = (torch.cat(parts) for parts in zip(*shares, strict=True))
+        call(logits.requires_grad_(), label).backward()
+        assert logits.grad.isfinite().all()
+    return [value.tolist() for value in loss.state_dict().values()]
