@@ -7,7 +7,6 @@ error is one line on standard error; `--debug` adds its traceback. A help page i
 from __future__ import annotations
 
 import argparse
-import difflib
 import errno
 import importlib
 import io
@@ -15,9 +14,7 @@ import json
 import math
 import os
 import re
-import shutil
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -25,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from aol._need import explained
-from aol._values import printable
+from aol._values import did_you_mean, printable
 from aol._version import __version__
 
 if TYPE_CHECKING:
@@ -48,7 +45,7 @@ EXAMPLES = (
     "aol COMMAND --help                             # all flags of a command",
 )
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-WIDEST, UNKNOWN_WIDTH = 110, 120  # of help pages; of tables where there is no terminal
+UNKNOWN_WIDTH = 120  # of tables where there is no terminal
 MOST_SEEDS = 10_000
 
 
@@ -59,12 +56,8 @@ class UsageError(ValueError):
 # Parser
 
 
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Help as wide as the terminal, up to a readable width, with the default behind each flag's text."""
-
-    def __init__(self, prog: str) -> None:
-        width = min(WIDEST, shutil.get_terminal_size((100, 24)).columns) - 2
-        super().__init__(prog, max_help_position=min(30, width // 3), width=width)
+class _Formatter(argparse.HelpFormatter):
+    """Help with the default behind each flag's text."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text, default = action.help or "", action.default
@@ -73,36 +66,26 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
             return text
         return f"{text} (default: {f'{default:g}' if isinstance(default, float) else default})"
 
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if text.startswith("examples:"):
-            return super()._fill_text(text, width, indent)
-        return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent)
-
 
 class Parser(argparse.ArgumentParser):
     """Wrong arguments raise `UsageError` with a suggestion and the help page to read, and print no usage."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **options: Any) -> None:
-        if examples:
-            options["epilog"] = "\n".join(("examples:", *(f"  {line}" for line in examples)))
-        options |= {"formatter_class": _Formatter, "allow_abbrev": False, "add_help": False}
-        super().__init__(*args, **options)
+        super().__init__(*args, formatter_class=_Formatter, allow_abbrev=False, add_help=False, **options)
+        self._examples = examples
         self.add_argument("-h", "--help", action="help", help="show this help")
 
     def format_help(self) -> str:
         """Return the help page; flags are listed below the usage line, not in it."""
         many = {None: "{}", "*": "[{}...]", "+": "{}..."}
-        words = [
-            many[action.nargs].format(action.metavar)
-            for action in self._actions
-            if action.nargs in many and not action.option_strings
-        ]
-        self.usage = " ".join((self.prog, *words, "[FLAGS]"))
-        return super().format_help()
+        words = [action for action in self._actions if not action.option_strings and action.nargs in many]
+        shown = [many[action.nargs].format(action.metavar) for action in words]
+        self.usage = " ".join((self.prog, *shown, "[FLAGS]"))
+        return super().format_help() + "\n".join(("\nexamples:", *(f"  {line}" for line in self._examples), ""))
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of leaving."""
-        text = message.removeprefix("argument ").replace(": must ", " must ", 1).rstrip(".")
+        text = message.removeprefix("argument ").replace(": must ", " must ", 1)
         raise UsageError(f"{text} (see {self.prog} --help)")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -111,21 +94,10 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             word = next((word for word in unknown if word.startswith("-")), unknown[0]).split("=")[0]
             known = [name for action in self._actions for name in action.option_strings]
-            hint = {"--epochs": "--steps", "--steps": "--epochs"}.get(word)
+            other = {"--epochs": "--steps", "--steps": "--epochs"}.get(word, word)
             what = "no flag" if word.startswith("-") else "one word too many:"
-            self.error(f"there is {what} {word}{_suggestion(word, [hint] if hint in known else known)}")
+            self.error(f"there is {what} {word}.{did_you_mean(other, known)}")
         return parsed, unknown
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
-            choices = [str(choice) for choice in action.choices]
-            name = action.option_strings[0] if action.option_strings else "the command"
-            self.error(f"{name} must be one of {', '.join(choices)}, not {value!r}{_suggestion(str(value), choices)}")
-
-
-def _suggestion(word: str, known: Sequence[str]) -> str:
-    close = known if len(known) == 1 else difflib.get_close_matches(word, known, n=1)
-    return f": did you mean {close[0]}?" if close else ""
 
 
 # Commands and flags are data, from which parsers are made.
@@ -307,13 +279,7 @@ def seed_list(flag: str, text: str) -> list[int]:
 
 def tell(args: argparse.Namespace, result: object, lines: Iterable[str]) -> None:
     """Print a result as one JSON object with `--json`, else as lines."""
-    print(one_line(result) if args.json else "\n".join(map(printable, lines)))
-
-
-def one_line(result: object) -> str:
-    """Return one JSON object as a line of text, DEL and the control characters after it as codes."""
-    text = json.dumps(result, ensure_ascii=False, allow_nan=False)
-    return re.sub("[\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", text)
+    print(json.dumps(result, allow_nan=False) if args.json else "\n".join(map(printable, lines)))
 
 
 def note(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,6 @@ from aol.cli import (
     console,
     note,
     number,
-    one_line,
     path,
     print_table,
     switch,
@@ -74,7 +74,8 @@ def _show(args: argparse.Namespace) -> int:
 
 def print_json(frame: RunFrame) -> None:
     """Print one JSON object: every run with its settings and results."""
-    print(one_line({"runs": [_as_json(run, str(frame.loc[name, "folder"])) for name, run in frame.runs.items()]}))
+    runs = [_as_json(run, str(frame.loc[name, "folder"])) for name, run in frame.runs.items()]
+    print(json.dumps({"runs": runs}, allow_nan=False))
 
 
 _SAME = ("id", "method", "seconds", "trained_together", "finished", "failed_at_epoch")  # names in JSON and in a record
@@ -199,20 +200,16 @@ def _print_oldest(out: Console, frame: RunFrame) -> None:
 
     Ages of runs of different length, imbalance or scenario have no common mean.
     """
-    import pandas as pd
-
-    runs = list(frame.runs.values())
-    if len({(*run.classes, str(run.counts), run.planned) for run in runs}) > 1:
-        return
-    classes = frame.classes()
-    if "age" not in classes or not classes["age"].notna().any():
+    runs, classes = list(frame.runs.values()), frame.classes()
+    if len({(*run.classes, str(run.counts), run.planned) for run in runs}) > 1 or "age" not in classes:
         return
     mean = classes.groupby(["class", "name"], sort=False).mean(numeric_only=True).reset_index()
     mean = mean[mean["age"] >= _OLD].sort_values("age", ascending=False, kind="stable").head(MOST_CLASSES)
     body = []
     for row in mean.to_dict("records"):
-        count = "" if pd.isna(row.get("count")) else f"{row['count']:,.0f}"
-        body.append((str(row["name"]), count, f"{row['age']:.1f}", _percent(row.get("test_accuracy"), ".1f")))
+        count = row.get("count", math.nan)
+        shown = "" if math.isnan(count) else f"{count:,.0f}"
+        body.append((str(row["name"]), shown, f"{row['age']:.1f}", _percent(row.get("test_accuracy"), ".1f")))
     title = "Wrong longest" + (f", mean over {len(runs)} runs" if len(runs) > 1 else "")
     print_table(out, ("class", "training samples", "age in epochs", "test %"), body, title)
 
