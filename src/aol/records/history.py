@@ -96,7 +96,7 @@ def _unpack(row: Bytes, size: int) -> Truths:
 # prediction, and of the best class other than the label.
 ANSWER = ("prediction", "confidence", "top", "other")
 _MEANS = ("mean_confidence", "mean_other")
-_BITS = ("right", "seen")
+COLUMNS = (*ANSWER, *_MEANS, "times")
 
 
 def answer(logits: Tensor, label: Tensor) -> Tensor:
@@ -130,49 +130,47 @@ class SampleHistory:
     def __init__(self, num_runs: int, num_samples: int, *, absent: str, device: torch.device) -> None:
         shape = (num_runs, num_samples)
         self._grows = absent == "grow"
-        self._age = torch.full(shape, 0 if self._grows else 1, dtype=torch.int32, device=device)
-        self._start: Tensor | None = None
-        self._answer = torch.full((len(ANSWER), *shape), torch.nan, device=device)
-        self._answer[0] = -1.0
-        self._mean = torch.zeros((len(_MEANS), *shape), device=device)
-        self._times = torch.zeros(shape, dtype=torch.int32, device=device)
-        self._now = torch.zeros(shape, dtype=torch.bool, device=device)
-        self._right: list[Bytes] = []
-        self._seen: list[Bytes | None] = []  # None: all were
-        self._full = pack(np.ones(shape, bool))
+        whole = {"age": int(not self._grows), "prediction": -1, "times": 0}
+        self._values = {
+            name: torch.full(shape, start, dtype=torch.int32, device=device) for name, start in whole.items()
+        }
+        self._values |= {name: torch.full(shape, torch.nan, device=device) for name in ANSWER[1:]}
+        self._values |= {name: torch.zeros(shape, device=device) for name in _MEANS}
+        self._now = torch.zeros(shape, dtype=torch.bool, device=device)  # seen since the last epoch
+        self._bits: dict[str, list[Bytes]] = {"right": [], "seen": []}  # by epoch, [R, ceil(N / 8)]
 
     def __len__(self) -> int:
-        return len(self._right)
+        return len(self._bits["right"])
 
     def observe(self, position: Tensor, answers: Tensor | None) -> None:
         """Store predictions `[4, R, B]` for the samples at `position [B]` or `[R, B]`; None: seen, but unknown."""
         place = position.to(self._now.device).expand(self._now.shape[0], -1)
         self._now.scatter_(1, place, True)
-        if answers is not None:
-            self._answer.scatter_(2, place.expand(len(ANSWER), -1, -1), answers.to(self._answer))
+        for name, value in {} if answers is None else dict(zip(ANSWER, answers, strict=True)).items():
+            self._values[name].scatter_(1, place, value.to(self._values[name]))
 
     def advance(self, age: Tensor, *, skipped: int = 0, group: _distributed.Group = None) -> None:
         """End the epoch; its ages are `age [R, N]`. `skipped`: number of epochs before it without observation."""
-        age = age.to(self._now.device)  # the device may have changed
+        values, age = self._values, age.to(self._now.device)  # the device may have changed
         self._exchange(group)
-        known = self._now & ~self._answer[1].isnan()
+        known = self._now & ~values["confidence"].isnan()
         if not bool(self._now.any()):  # no observation: derive what was seen from the ages
-            self._now = age > 0 if self._grows else (age == 1) | (age != self._age)
+            self._now = age > 0 if self._grows else (age == 1) | (age != values["age"])
         right = self._now & (age == 1)
         if skipped:
             older = self._now | (age > 1) if self._grows else self._now
             self._skip(skipped, torch.where(right, 1, torch.where(older, age - 1, age)))
-        self._times += known
-        for mean, name in zip(self._mean, _MEANS, strict=True):
-            value = self._answer[ANSWER.index(name.removeprefix("mean_"))]
-            mean += torch.where(known, (value - mean) / self._times, 0.0)
+        values["times"] += known
+        for name in _MEANS:
+            value = values[name.removeprefix("mean_")]
+            values[name] += torch.where(known, (value - values[name]) / values["times"], 0.0)
         self._write(right, self._now)
-        self._age = age.to(torch.int32, copy=True)
-        self._now.zero_()
+        values["age"] = age.to(torch.int32, copy=True)
+        self._now = torch.zeros_like(self._now)
 
     def _write(self, right: Tensor, seen: Tensor) -> None:
-        self._right.append(pack(right.cpu().numpy()))
-        self._seen.append(None if bool(seen.all()) else pack(seen.cpu().numpy()))
+        self._bits["right"].append(pack(right.cpu().numpy()))
+        self._bits["seen"].append(pack(seen.cpu().numpy()))
 
     def _skip(self, epochs: int, age: Tensor) -> None:
         """Add epochs without observation, such that they lead from the last known ages to these.
@@ -180,11 +178,12 @@ class SampleHistory:
         Before the first epoch, these ages are the start of the record.
         """
         if not len(self):
-            self._start = age.to(torch.int32)
+            self._values["start"] = age.to(torch.int32)
             return
-        unseen = (age == self._age) & (age > 1) & (not self._grows)
+        before = self._values["age"]
+        unseen = (age == before) & (age > 1) & (not self._grows)
         resets = (age <= epochs) & (age > 0) & ~unseen
-        wrong_for = torch.where(resets, age - 1, age - self._age)
+        wrong_for = torch.where(resets, age - 1, age - before)
         for left in range(epochs - 1, -1, -1):
             wrong = wrong_for > left
             self._write(resets & ~wrong, wrong | resets)
@@ -195,17 +194,18 @@ class SampleHistory:
             return
         seen = torch.stack(_distributed.gather(self._now.to(torch.uint8), group)) > 0  # [W, R, N]
         mine = seen[rank] & ~seen[rank + 1 :].any(0)
-        told = _distributed.total(self._answer.masked_fill(~mine, 0.0), group)
         self._now = seen.any(0)
-        self._answer = torch.where(self._now, told, self._answer)
+        for name in ANSWER:
+            told = _distributed.total(self._values[name].masked_fill(~mine, 0.0), group)
+            self._values[name] = torch.where(self._now, told, self._values[name])
 
     def cut(self, epochs: int) -> None:
         """Drop all but the first epochs. Last predictions and means are kept."""
         if epochs >= len(self):
             return
-        del self._right[epochs:], self._seen[epochs:]
-        self._times.clamp_(max=epochs)
-        for run, row in enumerate(self._age):
+        self._bits = {name: rows[:epochs] for name, rows in self._bits.items()}
+        self._values["times"].clamp_(max=epochs)
+        for run, row in enumerate(self._values["age"]):
             row.copy_(torch.from_numpy(self.answers(run).last()))
 
     def answers(self, run: int) -> Answers:
@@ -216,36 +216,30 @@ class SampleHistory:
 
     def tensors(self, run: int) -> dict[str, Tensor]:
         """Return the tensors of one run, for a file."""
-        state = {name: value[:, run] if name in _BITS else value[run] for name, value in self._state().items()}
-        tensors = {name: value.cpu().contiguous() for name, value in state.items() if name != "age"}
-        tensors["prediction"] = tensors["prediction"].to(torch.int32)
-        for name in _MEANS:
-            tensors[name] = tensors[name].masked_fill(tensors["times"] == 0, torch.nan)
-        return tensors
+        tensors = {name: value.cpu() for name, value in self._state(run).items() if name != "age"}
+        return tensors | {name: tensors[name].masked_fill(tensors["times"] == 0, torch.nan) for name in _MEANS}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state between two epochs, as tensors `[R, N]`, and bits `[E, R, ceil(N / 8)]`."""
-        return {name: value.clone() for name, value in self._state().items()}
+        """Return the state between two epochs, as tensors."""
+        return {name: value.clone() for name, value in self._state(slice(None)).items()}
 
-    def _state(self) -> dict[str, Tensor]:
-        state = {"age": self._age, **dict(zip(ANSWER, self._answer, strict=True)), "times": self._times}
-        state |= dict(zip(_MEANS, self._mean, strict=True)) | ({} if self._start is None else {"start": self._start})
-        for name, rows in zip(_BITS, (self._right, self._seen), strict=True):
-            if name == "right" or any(row is not None for row in rows):
-                bits = [self._full if row is None else row for row in rows]
-                state[name] = torch.from_numpy(np.stack(bits) if bits else np.zeros((0, *self._full.shape), np.uint8))
+    def _state(self, run: int | slice) -> dict[str, Tensor]:
+        state = {name: value[run] for name, value in self._values.items()}
+        full = pack(np.ones(self._now.shape, bool))[run]
+        for name, rows in self._bits.items():
+            bits = np.array([row[run] for row in rows], np.uint8).reshape(len(rows), *full.shape)
+            if name == "right" or bool((bits != full).any()):  # without seen bits, all were
+                state[name] = torch.from_numpy(bits)
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Load a state with the same number of runs and samples."""
-        if state["age"].shape != self._age.shape:
-            shapes = f"{list(state['age'].shape)} runs and samples, not {list(self._age.shape)}"
-            raise ValueError(f"The state is of {shapes}.")
-        device = self._now.device
-        self._age, self._times = (state[name].to(device, torch.int32, copy=True) for name in ("age", "times"))
-        self._answer = torch.stack([state[name].to(device, torch.float32) for name in ANSWER])
-        self._mean = torch.stack([state[name].to(device).nan_to_num(0.0) for name in _MEANS])
-        self._start = state["start"].to(device) if "start" in state else None
-        self._right = list(state["right"].cpu().numpy())
-        seen = state["seen"].cpu().numpy() if "seen" in state else [self._full] * len(self._right)
-        self._seen = [None if (row == self._full).all() else row for row in seen]
+        if state["age"].shape != self._now.shape:
+            shape, own = list(state["age"].shape), list(self._now.shape)
+            raise ValueError(f"The state is of {shape} runs and samples, not {own}.")
+        device, full = self._now.device, pack(np.ones(self._now.shape, bool))
+        self._bits["right"] = list(state["right"].cpu().numpy())
+        self._bits["seen"] = list(state["seen"].cpu().numpy()) if "seen" in state else [full] * len(self)
+        self._values = {name: value.to(device, copy=True) for name, value in state.items() if name not in self._bits}
+        for name in _MEANS:
+            self._values[name].nan_to_num_(0.0)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from torch import Tensor, from_numpy
 
 from aol._files import NotRegularError, read_json, write_atomically, write_if_changed
-from aol.records.history import Answers, SampleHistory
+from aol.records.history import COLUMNS, Answers, SampleHistory
 from aol.records.record import DamagedRunError, Ints
 
 Shorts = npt.NDArray[np.int32]
@@ -113,19 +113,16 @@ def read_samples(path: Path, run: str) -> SampleTable | None:
         raise DamagedRunError(f"{path}: not a whole file of samples.") from error
     if "run" in tensors and tensors["run"].tobytes() != run.encode():
         raise DamagedRunError(f"{path}: it is of another run than {run}, in the folder of which it is.")
-    size = len(tensors.get("label", ()))
-    wrong = {name for name in _COLUMNS if name not in tensors}
-    wrong |= {name for name in (*_COLUMNS, "start") if name in tensors and tensors[name].shape != (size,)}
+    size, right = len(tensors.get("label", ())), tensors.get("right", np.zeros(0))
+    shapes = dict.fromkeys((*_COLUMNS, "start"), (size,)) | {"right": (len(right), -(-size // 8)), "seen": right.shape}
+    wrong = {name for name, shape in shapes.items() if name in tensors and tensors[name].shape != shape}
+    wrong |= {*_COLUMNS, "right"} - tensors.keys()
+    wrong |= {name for name in ("right", "seen") if name in tensors and tensors[name].dtype != np.uint8}
     wrong |= {name for name in ("age", "times", "start", "ema") if name in tensors and bool((tensors[name] < 0).any())}
-    right, seen = tensors.get("right", np.zeros(0)), tensors.get("seen")
-    if right.dtype != np.uint8 or right.ndim != 2 or right.shape[1] != -(-size // 8):
-        wrong.add("right")
-    if seen is not None and (seen.dtype != np.uint8 or seen.shape != right.shape):
-        wrong.add("seen")
     if wrong:
         raise DamagedRunError(f"{path}: not a file of samples of this version: see {', '.join(sorted(wrong))}.")
     columns = {name: tensors[name].astype(kind, copy=False) for name, kind in _COLUMNS.items()}
-    answers = Answers(right, seen, size, grows=about.get("absent") == "grow", start=tensors.get("start"))
+    answers = Answers(right, tensors.get("seen"), size, grows=about.get("absent") == "grow", start=tensors.get("start"))
     return SampleTable(**columns, answers=answers)
 
 
@@ -135,7 +132,7 @@ def restore_history(history: SampleHistory, folder: Path, run: str, labels: Tens
     if table is None or not np.array_equal(table.label, labels.cpu().numpy()):
         raise DamagedRunError(f"{folder} has a record of other samples: choose another folder.")
     answers = table.answers
-    columns = {name: getattr(table, name)[None] for name in _COLUMNS}
+    columns = {name: getattr(table, name)[None] for name in COLUMNS}
     columns |= {"age": answers.last()[None], "right": answers.right[:, None]}
     columns |= {} if answers.seen is None else {"seen": answers.seen[:, None]}
     columns |= {} if answers.start is None else {"start": answers.start[None]}
@@ -149,10 +146,8 @@ def read_ids(folder: Path, size: int) -> list[str | int] | None:
         names = read_json(path, 2**20 + 2**13 * size)  # a path has at most 4,096 bytes on Linux
     except FileNotFoundError:
         return None
-    except NotRegularError as error:
-        raise DamagedRunError(f"{path}: {error.strerror}.") from error
-    except ValueError as error:
-        raise DamagedRunError(f"{path}: not a complete JSON file.") from error
+    except (NotRegularError, ValueError) as error:
+        raise DamagedRunError(f"{path}: it cannot be read: {error}.") from error
     names = names.get("ids") if isinstance(names, dict) else names  # 0.2 wrote a checksum, too
     if not isinstance(names, list) or len(names) != size or not all(isinstance(name, str | int) for name in names):
         raise DamagedRunError(f"{path}: not the names of {size} samples.")
