@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 __all__ = [
     "AgeSampler", "AgeWeightedLoss", "Arrivals", "ClassAges", "ErrorRates", "Indexed", "KeepAll", "LimitedAccess",
     "LogitAdjustedLoss", "MarginLoss", "Margins", "Recorder", "Reservoir", "SampleAges", "ShiftingTail",
-    "ShuffledSampler", "Watch", "WeightedSampler", "__version__", "age_step", "class_balanced_weight", "combine", "draw",
-    "ema_step", "fit_offsets", "focal_loss", "frequency_weight", "gather", "is_correct", "load_runs", "logit_offsets",
-    "long_tail", "long_tail_counts", "loss_total", "old_set_weight", "posthoc_logits", "set_weight", "sigmoid_bias",
-    "sigmoid_loss", "softmax_loss", "temper", "weighted_mean",
+    "ShuffledSampler", "Watch", "WeightedSampler", "__version__", "age_step", "class_balanced_weight", "combine",
+    "draw", "ema_step", "fit_offsets", "focal_loss", "frequency_weight", "gather", "is_correct", "load_runs",
+    "logit_offsets", "long_tail", "long_tail_counts", "loss_total", "old_set_weight", "posthoc_logits", "set_weight",
+    "sigmoid_bias", "sigmoid_loss", "softmax_loss", "temper", "weighted_mean",
 ]
 
 __getattr__, __dir__ = lazy(
