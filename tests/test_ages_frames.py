@@ -100,21 +100,3 @@ def test_an_epoch_without_observe_warns() -> None:
         seen.observe([3], [True])
         resumed.load_state_dict(seen.state_dict())  # within an epoch
         resumed.advance()
-
-
-def test_many_epochs_without_advance_warn() -> None:
-    ages = aol.SampleAges(torch.arange(4000) % 4)
-    index, right = torch.arange(4000), torch.ones(4000, dtype=torch.bool)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(3):
-            for _ in range(4):  # several passes of an epoch
-                ages.observe(index, right)
-            ages.advance()
-        for _ in range(4):
-            ages.observe(index, right)
-    with pytest.warns(UserWarning, match=r"20,000 answers to 4,000 samples .* advance"):
-        ages.observe(index, right)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ages.observe(index, right)

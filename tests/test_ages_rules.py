@@ -17,10 +17,7 @@ def test_a_right_answer_resets_the_age_and_a_wrong_one_adds_one(dtype):
     assert age.dtype == dtype
 
 
-INTEGERS = [torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64, torch.int64]
-
-
-@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
 def test_an_age_stops_at_the_largest_number_of_its_type(dtype):
     largest = torch.iinfo(dtype).max
     before = torch.tensor([1, largest - 1, largest, largest], dtype=dtype)

@@ -85,7 +85,7 @@ def test_a_message_shows_large_things_in_few_words():
     with pytest.raises(TypeError) as caught:
         _check.whole("it", "x" * 10_000, 1)
     assert len(str(caught.value)) < 150
-    with pytest.raises(ValueError, match=r"a tensor of torch\.int64 with shape") as caught:
+    with pytest.raises(ValueError, match=r"Tensor of torch\.int64 with shape") as caught:
         _check.labels(torch.zeros(1000, 1000, dtype=torch.int64), None)
     assert len(str(caught.value)) < 150
 
@@ -97,10 +97,3 @@ def test_the_first_stray_index_is_shown():
         _check.within("it", torch.tensor([9, -3]), 5, "places")
     _check.within("it", torch.tensor([], dtype=torch.int64), 5, "places")
     _check.within("it", torch.tensor([0, 4]), 5, "places")
-
-
-def test_a_device_must_be_there():
-    assert _check.device(None) is None
-    assert _check.device("cpu") == torch.device("cpu")
-    with pytest.raises(ValueError, match="device must be one that this machine has, not 'cuda:99'"):
-        _check.device("cuda:99")

@@ -87,9 +87,9 @@ def test_an_index_from_the_back_is_told_as_one_from_the_front():
 @pytest.mark.parametrize("data", [Plain(pair), Many(pair)])
 @pytest.mark.parametrize(("index", "error"), [(4, IndexError), (-5, IndexError), (1.5, TypeError), ("a", TypeError)])
 def test_an_index_outside_is_refused(data, index, error):
-    with pytest.raises(error, match="index"):
+    with pytest.raises(error, match=r"index|integer"):
         aol.Indexed(data)[index]
-    with pytest.raises(error, match="index"):
+    with pytest.raises(error, match=r"index|integer"):
         aol.Indexed(data).__getitems__([0, index])
 
 

@@ -1,6 +1,6 @@
-"""Checks of arguments. A message names the argument, the allowed values and the given value.
+"""Checks of arguments, in one voice: a message names the argument, what is allowed and what was given.
 
-Nothing here changes state; callers check all arguments first and then change their state.
+Callers check all arguments first, and then change their state.
 """
 
 from __future__ import annotations
@@ -25,13 +25,6 @@ Numbers: TypeAlias = Tensor | npt.NDArray[np.number] | Sequence[float]
 Rate: TypeAlias = float | Tensor | npt.NDArray[np.floating] | Sequence[float]
 
 MOST_CLASSES = 1 << 24
-_MOST_INFERRED = 1 << 16  # classes counted from labels, unless there are more samples; more must be asked for
-_MOST_TIMES = 1 << 40
-_KINDS = {
-    "whole numbers": lambda value: not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool),
-    "numbers": lambda value: not (value.is_complex() or value.dtype == torch.bool),
-    "true or false for each item": lambda value: not (value.is_floating_point() or value.is_complex()),
-}
 
 
 def moved(value: Tensor, device: torch.device | None) -> Tensor:
@@ -48,24 +41,22 @@ def readable(value: Tensor) -> bool:
 
 
 def _tensor(name: str, value: object, kind: str, device: torch.device | None = None) -> Tensor:
-    """Return values of one of `_KINDS` as a tensor of their own type without gradient, or raise TypeError."""
-    wanted = f"{kind} (a tensor, an array or a list)"
-    if isinstance(value, Tensor) and (value.layout != torch.strided or value.device.type == "meta"):
-        raise TypeError(f"{name} must be a dense tensor with values, not {value.layout} on {value.device}.")
-    empty = False
+    """Return "numbers", "whole numbers" or "true or false" as a tensor of their own type without gradient."""
+    wanted = f"{name} must be {kind} (a tensor, an array or a list), not {shown(value)}."
     try:
         if not isinstance(value, Tensor):
             # Through NumPy, because torch would round Python floats to float32, and use the user's default device.
             array = np.asarray(value, order="C")
-            empty = array.size == 0 and not isinstance(value, np.ndarray)  # [] has the type of floats
+            if array.size == 0 and kind != "numbers" and not isinstance(value, np.ndarray):
+                array = array.astype(np.int64)  # [] has the type of floats
             value = torch.from_numpy(array if array.flags.writeable else array.copy())
         tensor = moved(value, device).detach()
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise TypeError(f"{name} must be {wanted}, not {shown(value)}.") from error
-    if empty and kind != "numbers":
-        return tensor.to(torch.int64)
-    if not _KINDS[kind](tensor):
-        raise TypeError(f"{name} must be {wanted}, not {shown(tensor)}.")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(wanted) from error
+    if tensor.is_complex() or (tensor.is_floating_point() and kind != "numbers"):
+        raise TypeError(wanted)
+    if tensor.dtype == torch.bool and kind != "true or false":
+        raise TypeError(wanted)
     return tensor
 
 
@@ -81,24 +72,20 @@ def real(name: str, value: object, *, device: torch.device | None = None) -> Ten
 
 def truths(name: str, value: object, *, device: torch.device | None = None) -> tuple[Tensor, Tensor | None]:
     """Return `value` as a bool tensor and, of integers on a GPU, whether any is not 0 or 1, `bool []`."""
-    given = _tensor(name, value, "true or false for each item")
+    given = _tensor(name, value, "true or false")
     if given.dtype == torch.bool:
         return moved(given, device), None
     neither = ((given.to(torch.int64) < 0) | (given.to(torch.int64) > 1)).any()
-    if readable(given):
-        if bool(neither):
-            raise ValueError(f"{name} must be true or false for each item; a number must be 0 or 1.")
-        return moved(given, device).to(torch.bool), None
-    return moved(given, device).to(torch.bool), moved(neither, device)
+    if readable(given) and bool(neither):
+        raise ValueError(f"{name} must be true or false for each item; a number must be 0 or 1.")
+    return moved(given, device).to(torch.bool), None if readable(given) else moved(neither, device)
 
 
-def neither_true_nor_false() -> ValueError:
-    """Return the error of `advance` for numbers other than 0 and 1 that `observe` was given as `correct`."""
-    return ValueError(
-        "correct must be true or false for each item, but observe() was given other numbers since the last advance(): "
-        "was it given predicted classes? All answers of those calls were ignored. Call advance() again to continue "
-        "without them."
-    )
+def within(name: str, index: Tensor, size: int, what: str) -> None:
+    """Raise IndexError unless all numbers are in [0, size). Reads the tensor: for the CPU."""
+    low, high = (int(end) for end in index.aminmax()) if index.numel() else (0, 0)
+    if low < 0 or high >= max(size, 1):
+        raise IndexError(f"{name} must lie in 0 to {size - 1} ({what}), not {low if low < 0 else high}.")
 
 
 def broadcasts(name: str, value: Tensor, other: str, shape: torch.Size) -> None:
@@ -128,37 +115,27 @@ def counts(value: object) -> Tensor:
 
 def in_class_order(value: object) -> object:
     """Return class counts; ValueError for a pandas Series of another order, as `value_counts()` returns."""
-    index = getattr(value, "index", None) if getattr(value, "ndim", 1) == 1 else None
-    if getattr(getattr(index, "dtype", None), "kind", "") in ("i", "u"):
-        known = np.asarray(index).tolist()
-        if known != list(range(len(known))):
-            raise ValueError(
-                f"counts must be in the order of the classes, but this Series has the index {shown(known)}: use "
-                "counts.reindex(range(num_classes), fill_value=0)."
-            )
+    index: Any = getattr(value, "index", None) if getattr(value, "ndim", 1) == 1 else None
+    if hasattr(index, "dtype") and index.dtype.kind in "iu" and list(index) != list(range(len(index))):
+        raise ValueError(
+            f"counts must be in the order of the classes, but this Series has the index {shown(list(index))}: use "
+            "counts.reindex(range(num_classes), fill_value=0)."
+        )
     return value
 
 
 def rates(name: str, value: object, low: float, high: float, *, open_above: bool = False) -> Tensor:
     """Return a number, or a vector with one number per run, as a float64 tensor of 0 or 1 dimensions."""
-    wanted = f"a number in [{low:g}, {high:g}{')' if open_above else ']'}, or a vector with one per run"
+    wanted = f"{name} must be a number in [{low:g}, {high:g}{')' if open_above else ']'}, or a vector with one per run"
     if isinstance(value, bool):
-        raise TypeError(f"{name} must be {wanted}, not {shown(value)}.")
+        raise TypeError(f"{wanted}, not {shown(value)}.")
     numbers = real(name, value).to("cpu", torch.float64, copy=True)
     if numbers.dim() > 1 or numbers.numel() == 0:
-        raise ValueError(f"{name} must be {wanted}, not {shown(value)}.")
+        raise ValueError(f"{wanted}, not {shown(value)}.")
     wrong = ~((numbers >= low) & ((numbers < high) if open_above else (numbers <= high)))
     if bool(wrong.any()):
-        raise ValueError(f"{name} must be {wanted}, not {numbers[wrong][0].item():g}.")
+        raise ValueError(f"{wanted}, not {numbers[wrong][0].item():g}.")
     return numbers
-
-
-def device(value: torch.device | str | None) -> torch.device | None:
-    """Return a device of this machine, or raise ValueError."""
-    try:
-        return None if value is None else torch.empty(0, device=value).device
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"device must be one that this machine has, not {shown(value)}.") from error
 
 
 def labels(value: object, num_classes: int | None) -> tuple[Tensor, int]:
@@ -167,51 +144,12 @@ def labels(value: object, num_classes: int | None) -> tuple[Tensor, int]:
     if label.dim() != 1 or label.numel() == 0:
         raise ValueError(f"labels must be a vector with one label per sample, not {shown(label)}.")
     low, high = (int(end) for end in label.to(torch.int64).aminmax())
-    bound = max(_MOST_INFERRED, label.numel()) if num_classes is None else whole("num_classes", num_classes, 1)
-    if low < 0 or high >= bound:
-        why = "unless num_classes is given" if num_classes is None else "as num_classes says"
+    size = MOST_CLASSES if num_classes is None else whole("num_classes", num_classes, 1, MOST_CLASSES)
+    if low < 0 or high >= size:
         wrong = low if low < 0 else high
         place = int((label.to(torch.int64) == wrong).nonzero()[0])
-        raise ValueError(f"labels must lie in 0 to {bound - 1}, {why}, not {wrong} (sample {place}).")
-    return label, high + 1 if num_classes is None else whole("num_classes", num_classes, 1, MOST_CLASSES)
-
-
-def times(value: object, shape: Sequence[int], device: torch.device) -> Tensor:
-    """Return how often each prediction counts, int64, of the shape of the labels; sums of it must not wrap."""
-    often = integers("times", value, device=device)
-    if often.shape != torch.Size(shape):
-        raise ValueError(f"times must have the shape of label, {list(shape)}, not {list(often.shape)}.")
-    if readable(often) and not bool(is_count(often).all()):
-        raise ValueError(f"times must lie in 0 to {_MOST_TIMES}, not {int(often[~is_count(often)][0])}.")
-    return often
-
-
-def is_count(value: Tensor) -> Tensor:
-    """Return which numbers are counts as `times` takes them; for those that it could not read."""
-    return (value >= 0) & (value <= _MOST_TIMES)
-
-
-def within(name: str, index: Tensor, size: int, what: str) -> None:
-    """Raise IndexError unless all numbers are in [0, size). Reads the tensor: for the CPU."""
-    low, high = (int(end) for end in index.aminmax()) if index.numel() else (0, 0)
-    if low < 0 or high >= max(size, 1):
-        raise IndexError(f"{name} must lie in 0 to {size - 1} ({what}), not {low if low < 0 else high}.")
-
-
-def same_labels(where: Tensor, own: Tensor, label: object) -> None:
-    """Raise ValueError where labels differ from `own [N]`, of the samples `where`; samples outside may."""
-    given = integers("label", label, device=own.device)
-    if given.shape != where.shape:
-        raise ValueError(f"label must have the shape {list(where.shape)} of index, not {list(given.shape)}.")
-    mine = own[where.clamp(0, own.numel() - 1)].to(torch.int64)
-    wrong = (mine != given) & (where >= 0) & (where < own.numel())
-    if bool(wrong.any()):
-        sample, here, there = (int(value[wrong][0]) for value in (where, mine, given))
-        raise ValueError(
-            f"label must be the class of each sample, but differs for {int(wrong.sum()):,} of {wrong.numel():,}: "
-            f"sample {sample} has class {here} in these ages, and label {there} was given. Are the data in another "
-            "order, or is index not the number of a sample?"
-        )
+        raise ValueError(f"labels must lie in 0 to num_classes - 1 ({size - 1}), not {wrong} (sample {place}).")
+    return label, high + 1 if num_classes is None else size
 
 
 # State dicts
@@ -227,12 +165,8 @@ def same_settings(what: str, mine: Mapping[str, object], given: Any) -> None:
     if not isinstance(given, Mapping):
         raise TypeError(f"A state of {what} must be a dict from its state_dict(), not {shown(given)}.")
     for key, value in mine.items():
-        if key not in given:
-            raise ValueError(f"This is not a state of {what}: it has no {key!r}.")
-        if isinstance(given[key], Tensor | np.ndarray) or given[key] != value:
-            if key == "labels":  # a hash, which means nothing to a reader
-                raise ValueError(f"This state does not fit: it was made with other labels than those of this {what}.")
-            theirs = f"its {key} is {shown(given[key])}, that of this {what} {shown(value)}"
+        if key not in given or isinstance(given[key], Tensor | np.ndarray) or given[key] != value:
+            theirs = f"its {key} is {shown(given.get(key))}, that of this {what} {shown(value)}"  # labels: a hash
             raise ValueError(f"This state does not fit: {theirs}.")
 
 

@@ -16,19 +16,13 @@ def seed(value: object) -> int:
 def generator(base: int, *path: int, device: torch.device | str = "cpu") -> torch.Generator:
     """Return a generator: the same seed and path give the same numbers, any other pair independent ones.
 
-    >>> torch.rand(1, generator=generator(7, 3)).equal(torch.rand(1, generator=generator(7, 3)))
-    True
-    >>> torch.rand(1, generator=generator(7, 0)).equal(torch.rand(1, generator=generator(7)))
-    False
+    >>> torch.rand(1, generator=generator(7, 3)), torch.rand(1, generator=generator(7))
+    (tensor([0.5874]), tensor([0.4571]))
     """
     (state,) = np.random.SeedSequence(base, spawn_key=path).generate_state(1, np.uint64)
     return torch.Generator(device).manual_seed(int(state))
 
 
 def permutation(size: int, base: int, *path: int) -> torch.Tensor:
-    """Return a permutation of 0 to `size` - 1 for a seed and path, on the CPU.
-
-    >>> permutation(4, 7, 3)
-    tensor([3, 2, 0, 1])
-    """
+    """Return a permutation of 0 to `size` - 1 for a seed and path, on the CPU."""
     return torch.randperm(size, generator=generator(base, *path), device="cpu")

@@ -1,32 +1,39 @@
-"""What states with a run axis share: buffers that keep their type, and settings that a saved state must have."""
+"""What states with a run axis share: buffers that keep their type, checks of what is observed, and settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Self
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from aol import _check, _distributed
 
+_MOST_TIMES = 1 << 31
+
 
 class State(nn.Module):
     """A module without parameters whose tensors are buffers `[R, ...]`; a single `rho` hides the run axis."""
 
-    _rho: Tensor  # [R, 1]
-    _single: bool
-    epoch: int
+    _pending: ClassVar[tuple[str, ...]]  # the buffers that `observe` changes
 
-    def _start(self, rho: Tensor, device: torch.device | None, dtype: torch.dtype = torch.float32) -> None:
-        self.epoch, self._single = 0, rho.dim() == 0
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Tensor: ...  # buffers
+
+    def __init__(
+        self, rho: Tensor, device: torch.device | str | None, dtype: torch.dtype = torch.float32, *, single: bool
+    ) -> None:
+        super().__init__()
+        self.epoch, self._single = 0, single
         home = device or torch.get_default_device()
         self.register_buffer("_rho", rho.reshape(-1, 1).to(device=home, dtype=dtype), persistent=False)
+        self._add("_refused", (), 0, torch.bool)  # whether anything was, since the last advance
 
-    def _add(self, **buffers: Tensor) -> None:
-        """Register buffers."""
-        for name, value in buffers.items():
-            self.register_buffer(name, value)
+    def _add(self, name: str, shape: tuple[int, ...], value: float, dtype: torch.dtype) -> None:
+        """Register a buffer of this shape, filled with a value."""
+        self.register_buffer(name, torch.full(shape, value, dtype=dtype, device=self.device))
 
     @property
     def rho(self) -> Tensor:
@@ -41,6 +48,10 @@ class State(nn.Module):
     def _out(self, value: Tensor) -> Tensor:
         return value[0] if self._single else value
 
+    def pending(self) -> list[Tensor]:
+        """Return the tensors that `observe` changes in place, for CUDA graph capture."""
+        return [getattr(self, name) for name in (*self._pending, "_refused") if name in self._buffers]
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         def keep_type(value: Tensor) -> Tensor:  # half() and to(bfloat16) must not round what is counted
             moved = fn(value)
@@ -48,39 +59,65 @@ class State(nn.Module):
 
         return super()._apply(keep_type, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
-    def _of_samples(self, name: str, value: object, size: int, what: str) -> tuple[Tensor, Tensor | None]:
-        """Return indices or labels, `int64 [B]` or `[R, B]`; on a CUDA device, not read, also which are not in range.
+    # What `observe` is given. Checks never wait for a GPU: what is wrong there is left out, and `_begin` says so
 
-        IndexError on the CPU unless all are in [0, size).
-        """
+    def _places(self, name: str, value: object, size: int, what: str) -> tuple[Tensor, Tensor]:
+        """Return `[B]` or `[R, B]` numbers from 0 to size - 1 as `int64 [R, B]`, and which of them are."""
         index, runs = _check.integers(name, value), len(self._rho)
-        if index.dim() != 1 and (self._single or index.dim() != 2 or index.shape[0] != runs):
+        if index.dim() != 1 and (self._single or index.dim() != 2 or len(index) != runs):
             wanted = "[B]" if self._single else f"[B] or [{runs}, B]"
             raise ValueError(f"{name} must have the shape {wanted}, not {list(index.shape)}.")
         if _check.readable(index):
             _check.within(name, index, size, what)
-            return _check.moved(index, self.device), None
         index = _check.moved(index, self.device)
-        return index, (index < 0) | (index >= size)
+        inside = (index >= 0) & (index < size)
+        return index.clamp(0, size - 1).expand(runs, -1), inside.expand(runs, -1)
 
-    def _correct(self, correct: object, size: int, name: str) -> tuple[Tensor, Tensor | None]:
-        """Return which of so many samples are right, `bool [R, B]`; `name` is that of their indices or labels.
-
-        Also whether any of them is neither true nor false, `bool []`, if that was not read.
-        """
+    def _truths(self, correct: object, inside: Tensor, name: str) -> tuple[Tensor, Tensor]:
+        """Return `correct` as `bool [R, B]`, and what is left inside: nothing of a call with other numbers."""
         right, neither = _check.truths("correct", correct, device=self.device)
-        shape = [size] if self._single else [len(self._rho), size]
-        if [*right.shape] != shape:
-            raise ValueError(f"correct must have the shape {shape} to go with {name}, not {list(right.shape)}.")
-        return right.reshape(len(self._rho), -1), neither
+        self._fits("correct", right, inside, name)
+        return right.reshape(inside.shape), inside if neither is None else inside & ~neither
+
+    def _often(self, times: object, inside: Tensor) -> tuple[Tensor, Tensor]:
+        """Return how often each of what is inside counts, `int64 [R, B]`, and what is left inside."""
+        if times is None:
+            return inside.to(torch.int64), inside
+        often, known = self._places("times", times, _MOST_TIMES, "a count")
+        if often.shape != inside.shape:
+            raise ValueError(f"times must have the shape of label, not {list(often.shape)}.")
+        return often * (inside & known), inside & known
+
+    def _fits(self, name: str, value: Tensor, inside: Tensor, other: str, *more: int) -> None:
+        shape = [*(inside.shape[1:] if self._single else inside.shape), *more]
+        if [*value.shape] != shape:
+            raise ValueError(f"{name} must have the shape {shape} to go with {other}, not {list(value.shape)}.")
+
+    def _begin(self, group: _distributed.Group, sync: bool, allowed: str) -> bool:
+        """Begin `advance`: return whether to add what others observed; an error on all of them if any was refused."""
+        together, refused = sync and _distributed.world(group)[1] > 1, self._refused
+        if together:
+            _distributed.agree(type(self).__name__, self.epoch, self._settings(), self.device, group)
+            refused = _distributed.total(refused.to(torch.int32), group)
+        if bool(refused):
+            self._refused.zero_()
+            raise IndexError(
+                f"{allowed}, but observe() was given others since the last advance(). They were ignored. Call "
+                "advance() again to continue without them."
+            )
+        return together
+
+    # State dicts
 
     def _settings(self) -> dict[str, object]:
         """Return what a saved state must agree in, as primitives."""
         return {"kind": type(self).__name__, "rho": [round(rate, 7) for rate in self._rho[:, 0].tolist()]}
 
-    def _agree(self, group: _distributed.Group) -> None:
-        """Raise ValueError unless all processes have the same settings and epoch."""
-        _distributed.agree(type(self).__name__, self.epoch, self._settings(), self.device, group)
+    def extra_repr(self) -> str:
+        """Return the settings, for `repr`."""
+        known = {**self._settings(), "epoch": self.epoch}
+        hidden = ("kind", "hash of labels")
+        return ", ".join(f"{name}={_check.shown(value)}" for name, value in known.items() if name not in hidden)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -91,24 +128,17 @@ class State(nn.Module):
         """Return the settings and the epoch: what a state dict has beside the buffers."""
         return {**self._settings(), "epoch": self.epoch}
 
-    def set_extra_state(self, state: object) -> None:
-        """Set the epoch; ValueError if the settings are others."""
-        self.epoch = self._checked(state)
+    def set_extra_state(self, state: Any) -> None:
+        """Set the epoch."""
+        self.epoch = _check.state_value(type(self).__name__, state, "epoch", 0)
 
-    def _checked(self, extra: Any) -> int:
-        what = type(self).__name__
-        _check.same_settings(what, self._settings(), extra)
-        return int(_check.state_value(what, extra, "epoch", 0))
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, metadata: Any, strict: bool, *rest: Any) -> None:
         """Load a state; one with other settings or sizes is a ValueError, and nothing changes."""
-        what = type(self).__name__
-        if not isinstance(state_dict, Mapping):
-            raise TypeError(f"A state of {what} must be a dict from its state_dict(), not {_check.shown(state_dict)}.")
-        if "_extra_state" not in state_dict:
-            raise ValueError(f"This is not a state of {what}: it has no '_extra_state'.")
-        self._checked(state_dict["_extra_state"])
-        for name, own in self._buffers.items():
-            if own is not None and name not in self._non_persistent_buffers_set:
-                _check.state_value(what, state_dict, name, own)
-        return super().load_state_dict(state_dict, strict, assign)
+        if any(key.startswith(prefix) for key in state_dict):  # else PyTorch says that all is missing, if strict
+            what, extra = type(self).__name__, state_dict.get(f"{prefix}_extra_state", {})
+            _check.same_settings(what, self._settings(), extra)
+            for name, value in self._buffers.items():
+                if value is not None and name not in self._non_persistent_buffers_set:
+                    _check.state_value(what, state_dict, prefix + name, value)
+            self.set_extra_state(extra)
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, *rest)

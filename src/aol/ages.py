@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,10 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FUSE = ("ema", "peak")
+WRONG, RIGHT = 1, 2  # marks of what was observed since the last `advance`; 0: nothing
 _BLOCK = 1 << 22  # numbers folded at once, which bounds temporary memory
-
-
-# The equations
 
 
 def age_step(age: Tensor, correct: _check.Truths) -> Tensor:
@@ -43,10 +40,9 @@ def age_step(age: Tensor, correct: _check.Truths) -> Tensor:
     age = _check.real("age", age)
     right, _ = _check.truths("correct", correct, device=age.device)
     _check.broadcasts("correct", right, "age", age.shape)
-    if age.is_floating_point():  # age + 1 stops by itself at the precision limit: 2048 in float16
-        return torch.where(right, torch.ones_like(age), age + 1)
-    more = torch.where(age == torch.iinfo(age.dtype).max, age, (age.to(torch.int64) + 1).to(age.dtype))
-    return torch.where(right, torch.ones_like(age), more)
+    # A floating-point age stops by itself where its digits end: at 2048 in float16.
+    older = age + 1 if age.is_floating_point() else age.clamp_max(torch.iinfo(age.dtype).max - 1) + 1
+    return torch.where(right, torch.ones_like(age), older)
 
 
 def ema_step(ema: Tensor, age: Tensor, rho: _check.Rate) -> Tensor:
@@ -70,16 +66,11 @@ def ema_step(ema: Tensor, age: Tensor, rho: _check.Rate) -> Tensor:
     """
     if not isinstance(ema, Tensor) or not ema.is_floating_point():
         raise TypeError(f"ema must be a floating-point tensor, not {_check.shown(ema)}.")
-    rate = _check.rates("rho", rho, 0.0, 1.0)
-    if rate.dim() == 1:
-        if ema.dim() == 0 or rate.numel() not in (1, ema.shape[0]):
-            raise ValueError(
-                f"rho must be one number, or one per row of ema {list(ema.shape)}, not {_check.shown(rate)}."
-            )
-        rate = rate.view(-1, *[1] * (ema.dim() - 1))
-    now = _check.real("age", age, device=ema.device)
+    rate, now = _check.rates("rho", rho, 0.0, 1.0), _check.real("age", age, device=ema.device)
+    if rate.dim() and (ema.dim() == 0 or len(rate) not in (1, len(ema))):
+        raise ValueError(f"rho must be one number, or one per row of ema {list(ema.shape)}, not {_check.shown(rate)}.")
     _check.broadcasts("age", now, "ema", ema.shape)
-    return blend(ema, now, rate.to(ema.device))
+    return blend(ema, now, rate.reshape(*rate.shape, *[1] * (ema.dim() - rate.dim())).to(ema.device))
 
 
 def blend(ema: Tensor, age: Tensor, rate: Tensor) -> Tensor:
@@ -111,21 +102,15 @@ def mean_one(value: Tensor) -> Tensor:
     return weight.masked_fill(weight.isnan(), 1.0).to(torch.float32)
 
 
-# Marks of what was observed since the last `advance`: 0 nothing, 1 wrong, 2 right
-
-WRONG, RIGHT = 1, 2
-
-
 def mark(marks: Tensor, index: Tensor, right: Tensor) -> None:
-    """Mark which samples `index [B]` or `[R, B]` were right, in `marks [R, N]`; of repeats, the last one counts.
+    """Mark which samples `index [R, B]` were right, in `marks [R, N]`; of repeats, the last one counts.
 
     >>> marks = torch.zeros((1, 3), dtype=torch.uint8)
-    >>> mark(marks, torch.tensor([2, 0, 2]), torch.tensor([[True, True, False]]))
+    >>> mark(marks, torch.tensor([[2, 0, 2]]), torch.tensor([[True, True, False]]))
     >>> marks
     tensor([[2, 0, 1]], dtype=torch.uint8)
     """
     now = torch.where(right, RIGHT, WRONG).to(torch.uint8)
-    index = index.expand(len(marks), -1)
     if _check.readable(marks):  # NumPy guarantees that the last assignment to a repeated index stays
         marks.numpy()[np.arange(len(marks))[:, None], index.numpy()] = now.numpy()
     else:  # all repeats get the value of the last one: the order of writes does not matter
@@ -139,10 +124,7 @@ def marks_of_all(marks: Tensor, group: _distributed.Group) -> Tensor:
     rank, world = _distributed.world(group)
     small = torch.uint8 if 4 * world + RIGHT < 256 else torch.int32
     ranked = torch.where(marks > 0, marks.to(small) + 4 * (rank + 1), 0)
-    return _distributed.largest(ranked.to(small), group) & 3
-
-
-# The state
+    return _distributed.total(ranked.to(small), group, largest=True) & 3
 
 
 class SampleAges(State):
@@ -183,14 +165,7 @@ class SampleAges(State):
     tensor([1.5294, 0.4706])
     """
 
-    _labels: Tensor
-    _age: Tensor
-    _ema: Tensor
-    _observed: Tensor
-    _total: Tensor
-    _seen: Tensor
-    _unit: Tensor
-    _stray: Tensor
+    _pending = ("_observed",)
 
     def __init__(
         self,
@@ -203,32 +178,23 @@ class SampleAges(State):
         absent: str = "keep",
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__()
+        label, size = _check.labels(labels, num_classes)
         rate = _check.rates("rho", rho, 0.0, 1.0)
+        super().__init__(rate, device or label.device, single=rate.dim() == 0)
+        self.num_classes, self.num_samples = size, label.numel()
         self.level = _check.choice("level", level, ("class", "sample"))
         self.fuse = _check.choice("fuse", fuse, FUSE)
         self.absent = _check.choice("absent", absent, ("keep", "grow"))
-        label, self.num_classes = _check.labels(labels, num_classes)
-        self._start(rate, _check.device(device) or label.device)
-        self.num_samples, self._digest = label.numel(), _check.fingerprint(label)
-        small = torch.uint8 if self.num_classes <= 256 else torch.int32
+        self._digest = _check.fingerprint(label)
+        small = torch.uint8 if size <= 256 else torch.int32
         self.register_buffer("_labels", label.to(self.device, small, copy=True), persistent=False)
-        shape, by_class = (rate.numel(), self.num_samples), (rate.numel(), self.num_classes)
-        with self.device:
-            self._add(
-                _age=torch.full(shape, int(absent == "keep"), dtype=torch.int32),
-                _ema=torch.full(shape, torch.nan, dtype=torch.float32),
-                # An extra column takes indices outside the set, so that no check has to wait for a GPU.
-                _observed=torch.zeros((shape[0], shape[1] + 1), dtype=torch.uint8),
-                _stray=torch.zeros(2, dtype=torch.bool),  # whether an index, or `correct`, was refused
-                # Sums of smoothed ages, and number of seen samples: integers, whose order does not matter.
-                _total=torch.zeros(by_class, dtype=torch.int64),
-                _seen=torch.zeros(by_class, dtype=torch.int64),
-                _unit=torch.ones((), dtype=torch.float64),
-            )
-        self._given = 0  # answers since the last advance
-
-    # Reading
+        runs, number = rate.numel(), self.num_samples
+        self._add("_age", (runs, number), int(absent == "keep"), torch.int32)
+        self._add("_ema", (runs, number), torch.nan, torch.float32)
+        self._add("_observed", (runs, number + 1), 0, torch.uint8)  # the last column takes what is refused
+        # Sums of smoothed ages, and number of seen samples: integers, whose order does not matter.
+        self._add("_total", (runs, size), 0, torch.int64)
+        self._add("_seen", (runs, size), 0, torch.int64)
 
     @property
     def labels(self) -> Tensor:
@@ -241,10 +207,9 @@ class SampleAges(State):
         >>> SampleAges([4, 5, 6]).label([2, 0])
         tensor([6, 4])
         """
-        where, stray = self._of_samples("index", index, self.num_samples, "samples of these ages")
-        if stray is not None and bool(stray.any()):
-            raise IndexError(f"index must lie in 0 to {self.num_samples - 1}.")
-        return self._labels[where].to(torch.int64)
+        where = _check.integers("index", index)
+        _check.within("index", where, self.num_samples, "samples of these ages")
+        return self._labels[_check.moved(where, self.device)].to(torch.int64)
 
     @property
     def age(self) -> Tensor:
@@ -258,23 +223,19 @@ class SampleAges(State):
 
     @property
     def mean_age(self) -> Tensor:
-        """The mean age of each class's seen samples, not smoothed, `float32 [C]`; NaN for a class without one.
-
-        >>> ages = SampleAges([0, 0, 1], rho=0.5)
-        >>> for _ in range(3):
-        ...     ages.observe([0, 1], [True, False])
-        ...     ages.advance()
-        >>> ages.mean_age
-        tensor([2.5000,    nan])
-        """
-        total = torch.zeros_like(self._seen)
-        for part in self._parts():
-            age = self._age[:, part].to(torch.int64).masked_fill_(self._ema[:, part].isnan(), 0)
-            total.scatter_add_(1, self._labels[part].to(torch.int64).expand_as(age), age)
+        """The mean age of each class's seen samples, not smoothed, `float32 [C]`; NaN for a class without one."""
+        age = self._age.to(torch.int64).masked_fill_(self._ema.isnan(), 0)
+        label = self._labels.to(torch.int64).expand_as(age)
+        total = torch.zeros_like(self._seen).scatter_add_(1, label, age)
         return self._out((total.to(torch.float64) / self._seen).to(torch.float32))
 
+    def _unit(self) -> float:
+        """Return the unit of `_total`: 24 fraction bits are exact; fewer where sums of all samples could overflow."""
+        bits = 62 - self.num_samples.bit_length() - min(self.epoch + 2, 2**31 - 1).bit_length()
+        return float(1 << max(0, min(24, bits)))
+
     def _class_age(self) -> Tensor:
-        return self._total.to(torch.float64) / self._unit / self._seen
+        return self._total.to(torch.float64) / self._unit() / self._seen
 
     @property
     def class_age(self) -> Tensor:
@@ -295,7 +256,7 @@ class SampleAges(State):
         return self._out(self._relative(self._ema))
 
     def _relative(self, ema: Tensor) -> Tensor:
-        mean = self._total.sum(1, keepdim=True).to(torch.float64) / self._unit / self._seen.sum(1, keepdim=True)
+        mean = self._total.sum(1, keepdim=True).to(torch.float64) / self._unit() / self._seen.sum(1, keepdim=True)
         return (ema / mean.masked_fill(self._rho == 0, torch.nan).to(torch.float32)).nan_to_num_(1.0)
 
     @property
@@ -311,13 +272,12 @@ class SampleAges(State):
         `index` is `[B]`, or `[R, B]` if each run has its own samples. An index outside the set is an IndexError; on a
         CUDA device, whose values are not read, its weight is NaN.
         """
-        where, stray = self._of_samples("index", index, self.num_samples, "samples of these ages")
-        inside = (where if stray is None else where.masked_fill(stray, 0)).expand(len(self._rho), -1)
+        where, inside = self._places("index", index, self.num_samples, "samples of these ages")
         if self.level == "class":
-            weight = self._class_weight().gather(1, self._labels[inside].to(torch.int64))
+            weight = self._class_weight().gather(1, self._labels[where].to(torch.int64))
         else:
-            weight = self._relative(self._ema.gather(1, inside))
-        return self._out(weight if stray is None else weight.masked_fill(stray, torch.nan))
+            weight = self._relative(self._ema.gather(1, where))
+        return self._out(weight.masked_fill(~inside, torch.nan))
 
     def to_frame(self) -> pd.DataFrame:
         """Return the state as a pandas DataFrame, a row per sample: label, age, smoothed age and weight.
@@ -357,22 +317,18 @@ class SampleAges(State):
 
     def _frame(self, where: Tensor) -> pd.DataFrame:
         """Return rows for the samples `where [R, B]`."""
-        need("pandas", "a DataFrame")
-        import pandas as pd
-
+        pandas = need("pandas", "a DataFrame")
         columns = {
             "label": self.labels[where],
             "age": self._age.gather(1, where),
             "smoothed_age": self._ema.gather(1, where),
             "weight": self.weights.reshape(len(where), -1).gather(1, where),
         }
-        rows = pd.Index(where.flatten().tolist(), name="sample")
+        rows = pandas.Index(where.flatten().tolist(), name="sample")
         if not self._single:
             runs = torch.arange(len(where)).repeat_interleave(where.shape[1]).tolist()
-            rows = pd.MultiIndex.from_arrays([runs, rows], names=["run", "sample"])
-        return pd.DataFrame({name: value.flatten().cpu().numpy() for name, value in columns.items()}, index=rows)
-
-    # Updating
+            rows = pandas.MultiIndex.from_arrays([runs, rows], names=["run", "sample"])
+        return pandas.DataFrame({name: value.flatten().cpu().numpy() for name, value in columns.items()}, index=rows)
 
     def observe(self, index: _check.Integers, correct: _check.Truths, label: _check.Integers | None = None) -> None:
         """Record which of these samples were predicted right; for a repeated index the last value counts.
@@ -391,100 +347,55 @@ class SampleAges(State):
         ValueError: label must be the class of each sample, but differs for 1 of 1: sample 2 has class 1 in these ages,
         and label 0 was given. Are the data in another order, or is index not the number of a sample?
         """
-        where, stray = self._of_samples("index", index, self.num_samples, "samples of these ages")
-        right, neither = self._correct(correct, where.shape[-1], "index")
+        where, inside = self._places("index", index, self.num_samples, "samples of these ages")
+        right, inside = self._truths(correct, inside, "index")
         if label is not None:
-            _check.same_labels(where, self._labels, label)
-        for place, refused in enumerate((stray, neither)):
-            if refused is not None:
-                self._stray[place].logical_or_(refused.any())
-                where = where.masked_fill(refused, self.num_samples)
-        mark(self._observed, where, right)
-        if not torch.compiler.is_compiling():  # a number that changes would be compiled anew
-            self._given += where.shape[-1]
-            if self._given > 4 * self.num_samples + 1000:
-                warnings.warn(
-                    f"observe() was given {self._given:,} answers to {self.num_samples:,} samples since the last "
-                    "advance(): call advance() at the end of every epoch, or no age changes.",
-                    stacklevel=2,
+            given, own = _check.integers("label", label, device=self.device), self._labels[where].to(torch.int64)
+            if given.shape not in (own.shape, own.shape[1:]):
+                raise ValueError(f"label must have the shape {list(own.shape[1:])} of index, not {list(given.shape)}.")
+            wrong = (own != given) & inside
+            if bool(wrong.any()):
+                sample, here, there = (int(value[wrong][0]) for value in (where, own, given.expand_as(own)))
+                raise ValueError(
+                    f"label must be the class of each sample, but differs for {int(wrong.sum()):,} of "
+                    f"{wrong.numel():,}: sample {sample} has class {here} in these ages, and label {there} was given. "
+                    "Are the data in another order, or is index not the number of a sample?"
                 )
-                self._given = 0
-
-    def pending(self) -> tuple[Tensor, ...]:
-        """Return the tensors that `observe` changes in place, for CUDA graph capture."""
-        return self._observed, self._stray
+        self._refused.logical_or_(~inside.all())
+        mark(self._observed, where.masked_fill(~inside, self.num_samples), right)
 
     def advance(self, *, group: _distributed.Group = None, sync: bool = True) -> None:
         """End the epoch: fold what was observed into the ages. Collective under `torch.distributed`.
 
         With `sync=False` each process keeps to what it observed itself.
         """
-        alone = not sync or _distributed.world(group)[1] == 1
-        if not alone:
-            self._agree(group)
-        observed = self._observed if alone else marks_of_all(self._observed, group)
-        self._refuse_stray(self._stray if alone else _distributed.total(self._stray.to(torch.int32), group) > 0)
-        if alone and self.absent == "keep" and not bool(observed.any()):
+        allowed = f"index must lie in 0 to {self.num_samples - 1}, and correct be true or false (not predicted classes)"
+        together = self._begin(group, sync, allowed)
+        observed = marks_of_all(self._observed, group) if together else self._observed
+        if not together and self.absent == "keep" and not bool(observed.any()):
             warnings.warn(
                 "advance() was called although observe() was not since the last advance(): no age changes. Call "
                 "observe() with the answers of the epoch first.",
                 stacklevel=2,
             )
-        self.epoch, self._given = self.epoch + 1, 0
-        # 24 fraction bits are exact; fewer where sums of all samples could overflow.
-        bits = 62 - self.num_samples.bit_length() - min(self.epoch + 2, 2**31 - 1).bit_length()
-        self._unit.fill_(float(1 << max(0, min(24, bits))))
-        for sums in (self._total, self._seen):
-            sums.zero_()
-        for part in self._parts():
-            self._fold(part, observed[:, part])
-        self._observed.zero_()
-
-    def _refuse_stray(self, stray: Tensor) -> None:
-        """Raise an error if an index, or `correct`, was refused on any process."""
-        index, neither = stray.tolist()
-        if index or neither:
-            self._stray.zero_()
-        if neither:
-            raise _check.neither_true_nor_false()
-        if index:
-            raise IndexError(
-                f"index must lie in 0 to {self.num_samples - 1}, but observe() was given one outside since the last "
-                "advance(). It was ignored. Call advance() again to continue without it."
-            )
-
-    def _parts(self) -> Iterator[slice]:
-        """Yield all samples, so many at once that the temporary memory of all runs is bounded."""
+        self.epoch += 1
+        self._total.zero_()
+        self._seen.zero_()
         step = max(1, _BLOCK // len(self._rho))
         for start in range(0, self.num_samples, step):
-            yield slice(start, min(start + step, self.num_samples))
-
-    def _fold(self, part: slice, observed: Tensor) -> None:
-        """Fold what was observed into the ages of some samples, and add up their smoothed ages by class."""
-        age, ema = self._age[:, part], self._ema[:, part]
-        seen, right = observed > 0, observed == RIGHT
-        older = seen | (age > 0) if self.absent == "grow" else seen
-        age.copy_(torch.where(right, 1, torch.where(older, age.clamp(1, 2**31 - 2) + 1, age)))
-        now = age.to(torch.float32)
-        before = torch.where(ema.isnan(), now, ema)  # the first age starts the EMA
-        folded = torch.maximum(before, now) if self.fuse == "peak" else torch.lerp(before, now, self._rho)
-        ema.copy_(torch.where(older, folded, ema))
-        label = self._labels[part].to(torch.int64).expand_as(ema)
-        self._seen.scatter_add_(1, label, (~ema.isnan()).to(torch.int64))
-        self._total.scatter_add_(
-            1, label, (ema.nan_to_num(0.0) * self._unit.to(torch.float32)).round_().to(torch.int64)
-        )
-
-    # State
+            part = slice(start, min(start + step, self.num_samples))
+            age, ema, marks = self._age[:, part], self._ema[:, part], observed[:, part]
+            older = (marks > 0) | (age > 0) if self.absent == "grow" else marks > 0
+            age.copy_(torch.where(marks == RIGHT, 1, torch.where(older, age.clamp(1, 2**31 - 2) + 1, age)))
+            now = age.to(torch.float32)
+            before = torch.where(ema.isnan(), now, ema)  # the first age starts the EMA
+            folded = torch.maximum(before, now) if self.fuse == "peak" else torch.lerp(before, now, self._rho)
+            ema.copy_(torch.where(older, folded, ema))
+            label = self._labels[part].to(torch.int64).expand_as(ema)
+            self._seen.scatter_add_(1, label, (~ema.isnan()).to(torch.int64))
+            self._total.scatter_add_(1, label, (ema.nan_to_num(0.0) * self._unit()).round_().to(torch.int64))
+        self._observed.zero_()
 
     def _settings(self) -> dict[str, object]:
-        sizes = {"num_samples": self.num_samples, "num_classes": self.num_classes, "labels": self._digest}
+        sizes = {"num_samples": self.num_samples, "num_classes": self.num_classes, "hash of labels": self._digest}
         return {**super()._settings(), **sizes, "fuse": self.fuse, "absent": self.absent}
-
-    def extra_repr(self) -> str:
-        """Return the settings, for `repr`."""
-        runs = "" if self._single else f", runs={len(self._rho)}"
-        return (
-            f"num_samples={self.num_samples}, num_classes={self.num_classes}{runs}, level={self.level!r}, "
-            f"fuse={self.fuse!r}, absent={self.absent!r}, epoch={self.epoch}"
-        )

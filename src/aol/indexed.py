@@ -27,9 +27,8 @@ class Indexed(Dataset[object]):
     """
 
     def __init__(self, dataset: object, *, key: str = "index") -> None:
-        if isinstance(dataset, IterableDataset) or not (
-            hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-        ):
+        is_map = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+        if not is_map or isinstance(dataset, IterableDataset):
             raise TypeError(f"dataset must be map-style, with __getitem__ and __len__, not {_check.shown(dataset)}.")
         self.dataset = dataset
         self.key = key
@@ -43,18 +42,14 @@ class Indexed(Dataset[object]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[object]:
         """Return several items, with the data set's own `__getitems__` if it has one."""
-        many = getattr(self.dataset, "__getitems__", None)
-        if many is None:
-            return [self[index] for index in indices]
         places = [self._place(index) for index in indices]
-        return [self._named(item, place) for item, place in zip(many(places), places, strict=True)]
+        many = getattr(self.dataset, "__getitems__", None)
+        items = many(places) if many else map(self.dataset.__getitem__, places)
+        return [self._named(item, place) for item, place in zip(items, places, strict=True)]
 
     def _place(self, index: object) -> int:
         """Return a non-negative index."""
-        try:
-            place = operator.index(index)  # type: ignore[arg-type]
-        except TypeError as error:
-            raise TypeError(f"index must be a whole number, not {_check.shown(index)}.") from error
+        place = operator.index(index)  # type: ignore[arg-type]
         if not -len(self) <= place < len(self):
             raise IndexError(f"index must lie in 0 to {len(self) - 1}, not {place}.")
         return place % len(self)
@@ -64,11 +59,9 @@ class Indexed(Dataset[object]):
             if self.key in item:
                 raise ValueError(f"items have a {self.key!r} already: give the index another name with key=.")
             return {**item, self.key: index}
-        if isinstance(item, tuple):
-            return (*item, index)
         if isinstance(item, list):
             return [*item, index]
-        return (item, index)
+        return (*item, index) if isinstance(item, tuple) else (item, index)
 
     def __getattr__(self, name: str) -> object:
         # Only for names not found here; without the guard, unpickling would ask for `dataset` before it exists.

@@ -21,7 +21,6 @@ SIGNALS = ("probability", "error", "age")
 _LONGEST = 2**10 - 1  # a longer age counts as this
 _SHARE = 2.0**30  # the unit of probabilities as integers, so that sums do not depend on the order
 _MOST_CLASSES = 2**15  # pairs of them take 34 GB
-_MOST_COUNTED = 2**32  # samples per advance: sums of integers must not wrap
 _ROUNDING = 0.02  # of the sum of probabilities in bfloat16
 _BY_CHANCE = 20.0  # minus the logarithm of a probability: what is rarer is no chance
 
@@ -31,10 +30,8 @@ def control_error(missed: Tensor, claimed: Tensor, *, floor: float = 0.02) -> Te
 
     .. math:: e_c = \log\Big(\frac{m_c}{\bar m} + \epsilon\Big) - \log\Big(\frac{q_c}{\bar m} + \epsilon\Big) - \bar e
 
-    Args:
-        missed: m, the mean strength of errors on samples of the class; NaN where unknown, which gives 0.
-        claimed: q, the strength of errors that name the class, in the same unit.
-        floor: ε, so that classes without errors have a finite value.
+    `missed` is m, the mean strength of errors on samples of the class, NaN where unknown; `claimed` is q, that of the
+    errors that name the class. `floor` is ε, so that classes without errors have a finite value.
 
     >>> control_error(torch.tensor([0.1, 0.3]), torch.tensor([0.3, 0.1]))
     tensor([-1.0726,  1.0726])
@@ -102,23 +99,8 @@ class Margins(State):
     tensor([[1.2630, 0.7370]])
     """
 
-    _gain: Tensor
-    _tau: Tensor
+    _pending = ("_count", "_sums", "_observed")
     _labels: Tensor | None
-    _offset: Tensor
-    _highest: Tensor
-    _missed: Tensor
-    _variance: Tensor
-    _swing: Tensor
-    _times: Tensor
-    _first: Tensor
-    _last: Tensor
-    _steps: Tensor
-    _claims: Tensor
-    _count: Tensor
-    _sums: Tensor
-    _age: Tensor
-    _observed: Tensor
 
     def __init__(
         self,
@@ -133,62 +115,53 @@ class Margins(State):
         limit: float = 5.0,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__()
-        place, label = _check.device(device), None
+        label, digest = None, ""
         if labels is not None:
             label, num_classes = _check.labels(labels, num_classes)
-            place = place or label.device
-        self.num_classes = size = _check.whole("num_classes", num_classes, 1, _MOST_CLASSES)
-        self.signal = _check.choice("signal", signal, SIGNALS)
+            device, digest = device or label.device, _check.fingerprint(label)
+        size = _check.whole("num_classes", num_classes, 1, _MOST_CLASSES)
         rates = {
             "gain": _check.rates("gain", gain, 0.0, 1e3),
-            "rho": _check.rates("rho", rho, 0.0, 1.0),
+            "rho": _check.rates("rho", rho, 1e-9, 1.0),
             "tau": _check.rates("tau", tau, 0.0, 1e3),
         }
-        if bool((rates["rho"] == 0).any()):
-            raise ValueError("rho must be above 0: with 0, margins would follow the first epoch for ever.")
         runs = max(rate.numel() for rate in rates.values())
         for name, rate in rates.items():
             if rate.dim() and rate.numel() != runs:
                 raise ValueError(f"{name} must be one number, or one for each of {runs} runs, not {rate.numel()}.")
+        single = not any(rate.dim() for rate in rates.values())
+        super().__init__(rates["rho"].expand(runs), device, torch.float64, single=single)
+        self.num_classes, self.signal, self._digest = size, _check.choice("signal", signal, SIGNALS), digest
         self._strong = bool((rates["tau"] != 1).any())
         if self.signal != "probability" and self._strong:
             raise ValueError(f'tau must be 1 with signal={self.signal!r}; only "probability" has a strength.')
         self.width = _check.number("width", width, 0.0, 1e3)
         self.limit = _check.number("limit", limit, 0.0, 1e3)
-        self._start(rates["rho"].expand(runs), place, torch.float64)
-        self._single = not any(rate.dim() for rate in rates.values())
         for name in ("gain", "tau"):
             self.register_buffer(f"_{name}", rates[name].expand(runs)[:, None].to(self.device), persistent=False)
-        self._digest = "" if label is None else _check.fingerprint(label)
         own = None if label is None else label.to(self.device, torch.int32, copy=True)
         self.register_buffer("_labels", own, persistent=False)
-
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.float64, device=self.device)
-
-        self._add(
-            _offset=zeros(runs, size),
-            _highest=zeros(1),  # learning rate so far
-            _missed=zeros(runs, size) * torch.nan,
-            _variance=zeros(runs, size),  # of missed, by sampling
-            _swing=zeros(runs, size) * torch.nan,  # of m - q from epoch to epoch, squared
-            _times=zeros(runs, size),  # epochs in which the class was observed
-            _first=zeros(runs, size),
-            _last=zeros(runs, size),  # of these epochs
-            _steps=zeros(runs, 1),  # epochs in which any was
-            _claims=zeros(2, runs, size, size),  # mean strength of errors by (class, answer), smoothed; its variance
-            # Since the last advance, as integers. The last place takes what is refused: no check waits for a GPU.
-            _count=zeros(runs, size + 1).to(torch.int64),
-            _sums=zeros(2, runs, size * size).to(torch.int64),  # strengths of errors by (class, answer); their squares
-        )
+        self._add("_highest", (1,), 0, torch.float64)  # learning rate so far
+        for name, shape, value in (
+            ("_offset", (runs, size), 0),
+            ("_missed", (runs, size), torch.nan),
+            ("_variance", (runs, size), 0),  # of missed, by sampling
+            ("_swing", (runs, size), torch.nan),  # of m - q from epoch to epoch, squared
+            ("_times", (runs, size), 0),  # epochs in which the class was observed
+            ("_first", (runs, size), 0),
+            ("_last", (runs, size), 0),  # of these epochs
+            ("_steps", (runs, 1), 0),  # epochs in which any was
+            ("_claims", (2, runs, size, size), 0),  # mean strength of errors by (class, answer), smoothed; its variance
+        ):
+            self._add(name, shape, value, torch.float64)
+        # Since the last advance, as integers: samples; strengths of errors by (class, answer), and their squares.
+        self._add("_count", (runs, size), 0, torch.int64)
+        self._add("_sums", (2, runs, size * size), 0, torch.int64)
         if self.signal == "age":  # of samples, or of pairs of classes where samples do not come back
             keys = size * size if label is None else label.numel()
-            self._add(_age=torch.ones((runs, keys), dtype=torch.int32, device=self.device))
+            self._add("_age", (runs, keys), 1, torch.int32)
             if label is not None:
-                self._add(_observed=torch.zeros((runs, keys + 1), dtype=torch.uint8, device=self.device))
-
-    # Reading
+                self._add("_observed", (runs, keys + 1), 0, torch.uint8)  # the last column takes what does not count
 
     @property
     def labels(self) -> Tensor | None:
@@ -224,77 +197,57 @@ class Margins(State):
                 raise ValueError(f"logits must have the shape {wanted} of these margins, not {list(logits.shape)}.")
         return with_offset(logits, offsets)
 
-    # Updating
-
     def observe(self, label: _check.Integers, answer: _check.Numbers, *, times: _check.Integers | None = None) -> None:
         """Count answers until `advance`.
 
         `label` is `[B]` or `[R, B]`: the classes of samples or, if the margins were made with `labels`, their indices.
         `answer` is the probability of each class, `[B, C]`, or `[R, B, C]` with a run axis; a sample with NaN does not
-        count. Or it is the predicted class, `[B]` or `[R, B]`, which then has the probability one. `times`, of the
-        shape of `label`, gives a count for each. Values outside their range, and probabilities whose sum is not one,
-        raise an error; tensors on a CUDA device are not read, and `advance` raises it.
+        count. Or it is the predicted class, `[B]` or `[R, B]`, which then has the probability one. `times`, `[B]` or
+        `[R, B]`, gives a count for each. Values outside their range, and probabilities whose sum is not one, raise an
+        error; tensors on a CUDA device are not read, and `advance` raises it.
         """
-        runs, size, own = len(self._rho), self.num_classes, self._labels
-        keys = size if own is None else own.numel()
-        what = "classes" if own is None else "samples of these margins"
-        index, stray = self._of_samples("label", label, keys, what)
-        shape = (index.shape[-1],) if self._single else (runs, index.shape[-1])
-        named, share, void, refused = self._answers(answer, shape)
-        often = torch.ones_like(index) if times is None else _check.times(times, index.shape, self.device)
-        index, often = index.expand(runs, -1), often.expand(runs, -1)
-        if stray is not None:
-            refused = refused | stray
-        if times is not None:
-            refused = refused | ~_check.is_count(often)
-            often = often.masked_fill(refused, 1)
-        index = index.clamp(0, keys - 1)
+        size, own = self.num_classes, self._labels
+        keys, what = (size, "classes") if own is None else (own.numel(), "samples of these margins")
+        index, inside = self._places("label", label, keys, what)
+        given = _check.real("answer", answer)
+        if given.is_floating_point():
+            share, inside = self._probabilities(given, inside)
+            void, named = share.isnan().any(-1), share.argmax(-1)
+        else:
+            self._fits("answer", given, inside, "label")
+            named, known = self._places("answer", given, size, "classes")
+            void, inside = ~known, inside & known
+            share = F.one_hot(named, size).to(torch.float64) if self.signal == "probability" else None
+        often, inside = self._often(times, inside)
+        self._refused.logical_or_(~inside.all())
+        often = often * (inside & ~void)
         true = index if own is None else own[index].to(torch.int64)
-        wrong = (true != named) & ~refused
-        often = often * ~void
-        self._count.scatter_add_(1, true.masked_fill(refused, size), often)
-        if share is not None:
-            self._add_shares(true, share.nan_to_num(0.0), often * ~refused)
+        self._count.scatter_add_(1, true, often)
+        if self.signal == "probability":
+            self._add_shares(true, self._strengthened(share).nan_to_num(0.0), often)
             return
-        place = true * size + named
+        place, wrong = true * size + named, true != named
         strength = torch.ones_like(true)
         if self.signal == "age":
             strength = self._age.gather(1, place if own is None else index).to(torch.int64).clamp_max(_LONGEST)
         amount = often * wrong * strength
         self._sums.scatter_add_(2, place.expand(2, -1, -1), torch.stack((amount, amount * strength)))
         if self.signal == "age" and own is not None:
-            mark(self._observed, index.masked_fill(refused | void, keys), ~wrong)
+            mark(self._observed, index.masked_fill(~inside | void, keys), ~wrong)
 
-    def _answers(self, answer: _check.Numbers, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-        """Return predicted classes `[R, B]`, probabilities `[R, B, C]` for that signal, and which are void or refused.
-
-        What is refused on the CPU raises an error at once.
-        """
-        size, soft, rows = self.num_classes, self.signal == "probability", (len(self._rho), shape[-1])
-        given = _check.real("answer", answer)
-        if not given.is_floating_point() or (not given.numel() and given.dim() < 2):
-            named, stray = self._of_samples("answer", given.to(torch.int64), size, "classes")
-            if named.shape != torch.Size(shape):
-                raise ValueError(f"answer must have the shape {list(shape)} to go with label, not {list(named.shape)}.")
-            none = torch.zeros(rows, dtype=torch.bool, device=self.device)
-            named = named.clamp(0, size - 1).reshape(rows)
-            share = F.one_hot(named, size).to(torch.float64) if soft else None
-            return named, share, none, none if stray is None else stray.reshape(rows)
-        if given.shape != torch.Size((*shape, size)):
-            wanted = [*shape, size]
-            raise ValueError(f"answer must have the shape {wanted} to go with label, not {list(given.shape)}.")
+    def _probabilities(self, given: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
+        """Return probabilities `float64 [R, B, C]`, and what is left inside."""
+        self._fits("answer", given, inside, "label", self.num_classes)
         share = given.to(torch.float64)
-        void, refused = share.isnan().any(-1), torch.zeros(shape, dtype=torch.bool, device=share.device)
-        if soft:
-            refused = (share.amin(-1) < 0) | ((share.sum(-1) - 1).abs() > _ROUNDING)
-            if _check.readable(refused) and bool(refused.any()):
+        if self.signal == "probability":
+            wrong = (share.amin(-1) < 0) | ((share.sum(-1) - 1).abs() > _ROUNDING)  # neither, of NaN
+            if _check.readable(wrong) and bool(wrong.any()):
                 raise ValueError(
                     "answer must hold probabilities, from 0 to 1 and with the sum 1, not logits or scores. "
                     "Use logits.softmax(-1)."
                 )
-        share, void, refused = (_check.moved(value, self.device) for value in (share, void, refused))
-        share, void, refused = share.reshape(*rows, size), void.reshape(rows), refused.reshape(rows)
-        return share.argmax(-1), self._strengthened(share) if soft else None, void, refused
+            inside = inside & ~_check.moved(wrong, self.device).reshape(inside.shape)
+        return _check.moved(share, self.device).reshape(*inside.shape, self.num_classes), inside
 
     def _strengthened(self, share: Tensor) -> Tensor:
         """Return the probabilities of the logits plus (τ - 1) o, `[R, B, C]`."""
@@ -310,11 +263,6 @@ class Margins(State):
         amounts = (torch.stack((part, part.square())) * _SHARE).round().to(torch.int64) * often[..., None]
         place = (label[..., None] * self.num_classes + classes).flatten(1)
         self._sums.scatter_add_(2, place.expand(2, -1, -1), amounts.flatten(2))
-
-    def pending(self) -> tuple[Tensor, ...]:
-        """Return the tensors that `observe` changes in place, for CUDA graph capture."""
-        marks = (self._observed,) if self.signal == "age" and self._labels is not None else ()
-        return self._count, self._sums, *marks
 
     def advance(
         self,
@@ -335,10 +283,15 @@ class Margins(State):
             rate = torch.full_like(self._highest, _check.number("lr", given, 0.0, 1e9))
             self._highest.copy_(torch.maximum(self._highest, rate))
             scale *= float((rate / self._highest).nan_to_num(1.0))
-        count, sums, most = self._totals(group, sync)
+        allowed = f"{self.num_classes} classes; probabilities from 0 to 1, with the sum 1"
+        together = self._begin(group, sync, f"label and answer must be in range ({allowed}), and times 0 or more")
+        count, sums = self._count, self._sums
+        if together:
+            count, sums = _distributed.total(count, group), _distributed.total(sums, group)
         number = count.to(torch.float64)
         self._smooth(sums.to(torch.float64) / (_SHARE if self.signal == "probability" else 1.0), number)
-        self._grow_older(number > 0, sums[0] == 0, group, sync)
+        if self.signal == "age":
+            self._grow_older(number > 0, sums[0] == 0, group, together)
         self._count.zero_()
         self._sums.zero_()
         claimed, variance = self._claimed()
@@ -350,35 +303,12 @@ class Margins(State):
         self._offset.copy_((moved - moved.mean(1, keepdim=True)).clamp(-self.limit, self.limit))
         self.epoch += 1
         # Last: where warnings are errors, the states of all processes still agree, and none waits for this one.
-        if most == 0 and _distributed.world(group)[0] == 0:
+        if not bool(number.any()) and _distributed.world(group)[0] == 0:
             warnings.warn(
                 "advance() was called although observe() was given no answer (NaN is none) since the last advance(): "
                 "no offset moves. Call observe() with the answers of the epoch first.",
                 stacklevel=2,
             )
-
-    def _totals(self, group: _distributed.Group, sync: bool) -> tuple[Tensor, Tensor, int]:
-        """Return counts `[R, C]` and sums of errors over all processes, and the most samples that a run observed."""
-        count, sums = self._count, self._sums
-        if sync:
-            self._agree(group)
-            count, sums = _distributed.total(count, group), _distributed.total(sums, group)
-        strays, most = torch.stack((count[:, -1].sum(), count.sum(1).max())).tolist()  # waits for the device once
-        if strays:
-            self._count[:, -1] = 0
-            raise IndexError(
-                f"label and answer must be in range ({self.num_classes} classes; probabilities from 0 to 1, with the "
-                "sum 1), and times 0 or more, but observe() was given others since the last advance(). They were "
-                "ignored. Call advance() again to continue without them."
-            )
-        if most > _MOST_COUNTED:
-            self._count.zero_()
-            self._sums.zero_()
-            raise ValueError(
-                f"times must add up to at most {_MOST_COUNTED:,} between two calls of advance(), not {most:,}. All "
-                "observations since the last one were dropped."
-            )
-        return count[:, :-1], sums, most
 
     def _smooth(self, sums: Tensor, number: Tensor) -> None:
         """Smooth missed and claims, from the sums of strength and of squares by pairs of classes."""
@@ -410,14 +340,11 @@ class Margins(State):
         self._blend(self._swing, swing, self._times - 1, seen)
         self._blend(self._claims, now, self._times[..., None], seen[..., None])
 
-    def _grow_older(self, seen: Tensor, none: Tensor, group: _distributed.Group, sync: bool) -> None:
+    def _grow_older(self, seen: Tensor, none: Tensor, group: _distributed.Group, together: bool) -> None:
         """Update the ages of samples, or of pairs of classes: `none` says which of these had no error."""
-        if self.signal != "age":
-            return
         if self._labels is None:
             right, wrong = (seen.repeat_interleave(self.num_classes, 1) & rows for rows in (none, ~none))
         else:
-            together = sync and _distributed.world(group)[1] > 1
             marks = (marks_of_all(self._observed, group) if together else self._observed)[:, :-1]
             right, wrong = marks == RIGHT, marks == WRONG
             self._observed.zero_()
@@ -446,16 +373,7 @@ class Margins(State):
         often = self._times / (self._last - self._first + 2)  # how often it was observed while it was there
         return (self._times > 0) & ((self._last - self._steps) * torch.log1p(-often) <= _BY_CHANCE)
 
-    # State
-
     def _settings(self) -> dict[str, object]:
-        rates = {
-            f"{name}": [round(rate, 7) for rate in getattr(self, f"_{name}")[:, 0].tolist()] for name in ("gain", "tau")
-        }
-        more = {"num_classes": self.num_classes, "labels": self._digest, "signal": self.signal}
-        return {**super()._settings(), **rates, **more, "width": self.width, "limit": self.limit}
-
-    def extra_repr(self) -> str:
-        """Return the settings, for `repr`."""
-        runs = "" if self._single else f", runs={len(self._rho)}"
-        return f"num_classes={self.num_classes}{runs}, signal={self.signal!r}, epoch={self.epoch}"
+        gain, tau = ([round(rate, 7) for rate in rates[:, 0].tolist()] for rates in (self._gain, self._tau))
+        known = {"num_classes": self.num_classes, "hash of labels": self._digest, "signal": self.signal}
+        return {**super()._settings(), **known, "gain": gain, "tau": tau, "width": self.width, "limit": self.limit}

@@ -77,9 +77,9 @@ def fit_offsets(
     finite = z[z.isfinite()]
     if finite.numel() == 0 or bool(z.isnan().any()):
         raise ValueError(f"logits must hold numbers (not NaN) of at least one sample, not {_check.shown(logits)}.")
-    often = torch.ones_like(label) if times is None else _check.times(times, label.shape, label.device)
-    if not bool(often.any()):
-        raise ValueError(f"times must hold a count above 0, not {_check.shown(times)}.")
+    often = torch.ones_like(label) if times is None else _check.integers("times", times, device=label.device)
+    if often.shape != label.shape or bool((often < 0).any()) or not bool(often.any()):
+        raise ValueError(f"times must hold counts of 0 or more, {list(label.shape)}, not {_check.shown(times)}.")
     share = often.to(z)[:, None].expand_as(z)[z.isfinite()]  # logarithms of probabilities may be -inf
     middle = (share * finite).sum() / share.sum()
     unit = ((share * (finite - middle).square()).sum() / share.sum()).sqrt().clamp_min(1e-12)  # of the steps

@@ -5,8 +5,6 @@ All functions work along the last dimension; leading dimensions are runs. A new 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
@@ -127,7 +125,7 @@ class ErrorRates(ClassCounts):
         w_c = \frac{\bar \epsilon_c}{\frac{1}{C} \sum_k \bar \epsilon_k}
 
     Used like `ClassAges`: call `observe`, then `advance`. The average of a class starts at its first observed rate; a
-    class that is not observed keeps its average. `rho = 0` means uniform weights. `num_classes` may be None, as there.
+    class that is not observed keeps its average. `rho = 0` means uniform weights.
 
     >>> rates = ErrorRates(2, rho=0.5)
     >>> rates.observe([0, 0, 1, 1], [True, True, True, False])
@@ -136,15 +134,9 @@ class ErrorRates(ClassCounts):
     tensor([0., 2.])
     """
 
-    _NEW: Mapping[str, float] = {**ClassCounts._NEW, "_rate": torch.nan}
-    _rate: Tensor
-
-    def __init__(
-        self, num_classes: int | None = None, *, rho: _check.Rate = 0.3, device: torch.device | str | None = None
-    ) -> None:
+    def __init__(self, num_classes: int, *, rho: _check.Rate = 0.3, device: torch.device | str | None = None) -> None:
         super().__init__(num_classes, rho=rho, device=device)
-        shape = (len(self._rho), self.num_classes)
-        self._add(_rate=torch.full(shape, torch.nan, dtype=torch.float32, device=self.device))
+        self._add("_rate", (len(self._rho), self.num_classes), torch.nan, torch.float32)
 
     @property
     def error_rate(self) -> Tensor:

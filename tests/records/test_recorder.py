@@ -86,55 +86,6 @@ def test_test_batches_give_the_metrics_of_scikit_learn(tmp_path: Path) -> None:
     assert run.by_class["test_precision"] == pytest.approx(precision, abs=1e-6, nan_ok=True)
 
 
-def test_classes_that_are_added_join_the_record(tmp_path: Path) -> None:
-    ages, names = aol.ClassAges(), []
-    with aol.Recorder(tmp_path, ages, classes=names) as recorder:
-        for name, shown in (("cat", [0, 0]), ("dog", [0, 1, 1]), (None, [3, 1])):
-            names += [] if name is None else [name]
-            ages.observe(shown, [place == 1 for place in shown])
-            recorder.observe(
-                shown, torch.eye(ages.num_classes)[torch.tensor([min(1, ages.num_classes - 1)] * len(shown))]
-            )
-            ages.advance()
-            recorder.advance()
-    run = read_run(tmp_path)
-    assert run.classes == ["cat", "dog", "2", "3"]
-    assert run.counts == [3, 3, 0, 1]
-    expected = [[1.0, np.nan, np.nan, np.nan], [0.0, 1.0, np.nan, np.nan], [np.nan, 1.0, np.nan, 0.0]]
-    assert run.over_time["train_accuracy"] == pytest.approx(np.array(expected), nan_ok=True)
-    with aol.Recorder(tmp_path, ages, resume=True) as recorder:
-        ages.observe([0], [True])
-        ages.advance()
-        recorder.advance()
-    assert read_run(tmp_path).epochs.tolist() == [1, 2, 3, 4]
-
-
-@pytest.mark.filterwarnings("ignore:advance")
-def test_a_stream_without_classes_is_recorded_from_its_first_class_on(tmp_path: Path) -> None:
-    ages = aol.ClassAges()
-    with aol.Recorder(tmp_path, ages) as recorder:
-        ages.advance()
-        recorder.advance()
-        assert not (tmp_path / "run.json").exists()
-        ages.observe([0], [True])
-        ages.advance()
-        recorder.advance()
-    run = read_run(tmp_path)
-    assert run.epochs.tolist() == [1, 2]
-    assert run.over_time["age"][1].tolist() == [1.0]
-
-
-def test_counts_of_classes_that_are_added_are_zero(tmp_path: Path) -> None:
-    ages = aol.ClassAges()
-    ages.observe([0, 1], [True, False])
-    with aol.Recorder(tmp_path, ages, counts=[30, 4]) as recorder:
-        ages.observe([2], [True])
-        recorder.test([0, 1, 2], torch.eye(3))
-        ages.advance()
-        recorder.advance()
-    assert read_run(tmp_path).counts == [30, 4, 0]
-
-
 def test_head_and_tail_of_a_stream_are_by_what_it_has_shown(tmp_path: Path) -> None:
     ages = aol.ClassAges(3)
     with aol.Recorder(tmp_path, ages) as recorder:
@@ -154,14 +105,14 @@ def test_head_and_tail_of_a_stream_are_by_what_it_has_shown(tmp_path: Path) -> N
 
 
 def test_a_loop_that_was_killed_after_its_last_epoch_is_finished_when_it_is_closed(tmp_path: Path) -> None:
-    ages = aol.ClassAges()
+    ages = aol.ClassAges(2)
     killed = aol.Recorder(tmp_path / "run", ages)
     ages.observe([0, 1, 1], [True, False, True])
     ages.advance()
     killed.advance()
     state = ages.state_dict()
     killed.close(finished=False)
-    ages = aol.ClassAges()
+    ages = aol.ClassAges(2)
     recorder = aol.Recorder(tmp_path / "run", ages, resume=True)
     ages.load_state_dict(state)  # its classes are known from now on
     recorder.close()

@@ -72,17 +72,16 @@ def recorder(rank: int, world: int, *, folder: str, kind: str = "SampleAges", al
 
 
 def class_states(
-    rank: int, world: int, *, kind: str, classes: int | None = 5, alone: bool = False, own: bool = False, **settings
+    rank: int, world: int, *, kind: str, classes: int = 5, alone: bool = False, own: bool = False, **settings
 ) -> list:
-    """Each process observes its share; where the classes are not known, each process meets others first."""
+    """Each process observes its share; alone, one process observes all the shares."""
     state = getattr(aol, kind)(classes, **settings)
     runs = tuple(state.rho.shape)
     found = []
     names = ("age", "ema", "accuracy", "threshold") if kind == "ClassAges" else ("error_rate",)
     for epoch in range(6):
         for each in range(world) if alone else [rank]:
-            high = classes or 2 + epoch * (each + 1)
-            state.observe(*share(epoch, each, world, high, runs, own, padded=False))
+            state.observe(*share(epoch, each, world, classes, runs, own, padded=False))
         state.advance()
         found.append(seen(state, "class_weight", *names))
     return found

@@ -6,7 +6,6 @@ looked at: a list of everything that can be seen of it from outside.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ from tests.support.bad_calls import (
     BAD_MARGIN_RUN_CALLS,
     BAD_MARGIN_SINGLE_CALLS,
     BAD_MEMORY_CALLS,
-    BAD_OPEN_CALLS,
     BAD_RUN_CALLS,
     BAD_SAMPLE_CALLS,
     BAD_SAMPLER_CALLS,
@@ -107,16 +105,6 @@ def samples(work=None, bad=None, **more) -> Subject:
 def in_the_middle(accuracy: torch.Tensor) -> float:
     """A threshold function that can be pickled."""
     return 0.5
-
-
-def open_classes(kind, names: tuple[str, ...], runs=None, **more) -> Subject:
-    """A state that is not told its classes."""
-    return dataclasses.replace(
-        classes(kind, names, runs=runs, **more),
-        make=lambda seed: kind(**more),
-        others=(lambda: kind(3, **more), lambda: kind(**{**more, "rho": 0.77})),
-        bad_calls=BAD_OPEN_CALLS,
-    )
 
 
 def classes(kind, names: tuple[str, ...], runs=None, own=False, **more) -> Subject:
@@ -247,10 +235,7 @@ SUBJECTS: dict[str, Subject] = {
     "ClassAges-function": classes(aol.ClassAges, CLASS_LOOK, threshold=in_the_middle),
     "ClassAges-runs": classes(aol.ClassAges, CLASS_LOOK, runs=2, rho=[0.0, 0.5]),
     "ClassAges-own-runs": classes(aol.ClassAges, CLASS_LOOK, runs=2, own=True, rho=[0.1, 0.5]),
-    "ClassAges-open": open_classes(aol.ClassAges, CLASS_LOOK),
-    "ClassAges-open-runs": open_classes(aol.ClassAges, CLASS_LOOK, runs=2, rho=[0.0, 0.5]),
     "ErrorRates": classes(aol.ErrorRates, RATE_LOOK),
-    "ErrorRates-open": open_classes(aol.ErrorRates, RATE_LOOK),
     "ErrorRates-runs": classes(aol.ErrorRates, RATE_LOOK, runs=2, rho=[0.3, 1.0]),
     "Margins": margins(),
     "Margins-samples": margins(labels=LABELS),

@@ -26,6 +26,21 @@ with framework("river"):
 Features: TypeAlias = dict[Hashable, object]
 
 
+class OpenAges(ClassAges):
+    """Ages of classes that are added as they come: as if they had been there, and never been observed."""
+
+    grows = True  # a recorder may be shown more classes
+
+    def grow(self, num_classes: int, threshold: Threshold) -> None:
+        """Make room for more classes."""
+        bigger = ClassAges(num_classes, rho=self.rho, threshold=threshold)
+        for name, value in list(self.named_buffers()):
+            grown = bigger.get_buffer(name)
+            grown[tuple(map(slice, value.shape))] = value
+            setattr(self, name, grown)
+        self.num_classes = num_classes
+
+
 class AgedClassifier(base.Wrapper, base.Classifier):
     r"""Weights the samples of a stream by how long the accuracy of their class has been below a threshold.
 
@@ -74,7 +89,7 @@ class AgedClassifier(base.Wrapper, base.Classifier):
     ) -> None:
         if not isinstance(classifier, base.Classifier):
             raise TypeError(f"classifier must be a classifier of River, not {_check.shown(classifier)}.")
-        self._ages = ClassAges(rho=_check.number("rho", rho, 0.0, 1.0), threshold=threshold)
+        self._ages = OpenAges(1, rho=_check.number("rho", rho, 0.0, 1.0), threshold=threshold)
         self.classifier, self.rho, self.threshold = classifier, rho, threshold
         self.step = _check.whole("step", step, 1)
         self.mechanism = _check.choice("mechanism", mechanism, ("auto", "reweight", "resample"))
@@ -159,7 +174,7 @@ class AgedClassifier(base.Wrapper, base.Classifier):
             return
         for x, y in self._kept:
             self._count(y, self.classifier.predict_one(x))
-        self._ages.grow(len(self._place))
+        self._ages.grow(len(self._place), self.threshold)
         self._records.begin(self._ages, classes=self._names)
         place, right = [self._place[y] for y in self._total], [self._right[y] for y in self._total]
         wrong = [total - self._right[y] for y, total in self._total.items()]

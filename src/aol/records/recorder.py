@@ -107,7 +107,7 @@ class Recorder:
         if not isinstance(ages, SampleAges | ClassAges) or ages.rho.dim():
             raise TypeError(f"ages must be SampleAges or ClassAges with a number as rho, not {_check.shown(ages)}.")
         self.folder, self.ages, self._group = Path(folder), ages, group
-        self._called, self._grows = classes, isinstance(ages, ClassAges) and ages.grows
+        self._called, self._grows = classes, getattr(ages, "grows", False)
         if classes is not None and len(classes) != ages.num_classes and not self._grows:
             raise ValueError(f"classes must be {ages.num_classes} names, one a class, not {_check.shown(classes)}.")
         self._classes = self._class_names()
