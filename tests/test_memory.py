@@ -119,17 +119,6 @@ def test_every_position_of_the_stream_is_kept_equally_often():
     assert 17.3 < chi_square < 72.1  # 99.9 % on both sides: too even would be wrong as well
 
 
-def test_every_slot_of_a_full_reservoir_is_replaced_equally_often():
-    counts = np.zeros(5)
-    for seed in range(3000):
-        memory = aol.Reservoir(5, seed=seed)
-        memory.add(range(6))
-        counts += (memory.indices == 5).numpy()
-    entered = counts.sum()
-    assert abs(entered - 3000 * 5 / 6) < 4 * (3000 * 5 / 36) ** 0.5
-    assert ((counts - entered / 5) ** 2 / (entered / 5)).sum() < 18.5  # 99.9 % of chi-square with 4 degrees
-
-
 @pytest.mark.parametrize("stop", [0, 3, 6, 21])
 def test_a_reservoir_left_anywhere_goes_on_there(stop):
     whole, begun, other = (aol.Reservoir(5, seed=3) for _ in range(3))

@@ -77,13 +77,3 @@ def test_a_stateful_loader_left_at_the_end_of_an_epoch_starts_the_next_one(kind,
     other.load_state_dict(through_a_file(loader.state_dict()))
     assert run(other) == epochs[1]
     assert run(other) == epochs[2]
-
-
-def test_a_stateful_loader_without_batches_goes_on_too():
-    whole = [int(index) for _, index in make_loader("shuffled", 11, 0, batch_size=None)]
-    loader = make_loader("shuffled", 11, 0, batch_size=None)
-    items = iter(loader)
-    begun = [int(next(items)[1]) for _ in range(4)]
-    other = make_loader("shuffled", 11, 0, batch_size=None)
-    other.load_state_dict(through_a_file(loader.state_dict()))
-    assert begun + [int(index) for _, index in other] == whole

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -43,7 +41,7 @@ def test_a_stream_tells_the_same_story_every_time(kind):
 
 
 @every_stream
-@pytest.mark.parametrize("stop", range(10))
+@pytest.mark.parametrize("stop", [0, 4, 9])
 def test_a_stream_left_at_any_step_goes_on_there(kind, stop):
     story, stream, other = told(make(kind)), make(kind), make(kind)
     steps = iter(stream)
@@ -103,12 +101,6 @@ def test_a_shifting_tail_redraws_its_order_every_period():
     assert all(len(set(orders[t : t + 5])) == 1 for t in range(0, 50, 5))
 
 
-def test_every_class_is_the_head_equally_often():
-    stream = aol.ShiftingTail([0, 1, 2, 3, 4], 1, period=1, steps=2500, seed=9)
-    heads = np.bincount([int((stream.ranks(t) == 0).nonzero()) for t in range(2500)], minlength=5)
-    assert ((heads - 500) ** 2 / 500).sum() < 18.5  # 99.9 % of chi-square with 4 degrees of freedom
-
-
 def test_the_smallest_class_of_the_pool_is_the_size_of_the_head():
     labels = [0] * 50 + [1] * 8 + [2] * 20
     stream = aol.ShiftingTail(labels, 4, period=1, steps=5)
@@ -127,34 +119,18 @@ def test_a_shifting_tail_over_other_labels_refuses_a_state():
     ("call", "error", "named"),
     [
         (lambda: aol.LimitedAccess([0], 0.0, steps=1), ValueError, "fraction"),
-        (lambda: aol.LimitedAccess([0], 1.1, steps=1), ValueError, "fraction"),
-        (lambda: aol.LimitedAccess([0], math.nan, steps=1), ValueError, "fraction"),
         (lambda: aol.LimitedAccess([0], "all", steps=1), TypeError, "fraction"),
         (lambda: aol.LimitedAccess([0], 0.5, steps=0), ValueError, "steps"),
-        (lambda: aol.LimitedAccess([0], 0.5, steps=2.0), TypeError, "steps"),
         (lambda: aol.LimitedAccess([0], 0.5, steps=1, seed=-3), ValueError, "seed"),
-        (lambda: aol.LimitedAccess([], 0.5, steps=1), ValueError, "labels"),
         (lambda: aol.LimitedAccess([-1], 0.5, steps=1), ValueError, "labels"),
-        (lambda: aol.Arrivals([0.5], 0.5, steps=1), TypeError, "labels"),
         (lambda: aol.ShiftingTail([0, 2], 5, period=1, steps=1), ValueError, "labels"),
         (lambda: aol.ShiftingTail([0, 1], 0.5, period=1, steps=1), ValueError, "imbalance"),
         (lambda: aol.ShiftingTail([0, 1], 5, period=0, steps=1), ValueError, "period"),
-        (lambda: aol.ShiftingTail([0, 1], 5, period=1.5, steps=1), TypeError, "period"),
-        (lambda: aol.ShiftingTail([0, 1], 5, period=1, steps=1, profile="x"), ValueError, "profile"),
         (lambda: make("LimitedAccess")[9], IndexError, "step"),
-        (lambda: make("LimitedAccess")[-10], IndexError, "step"),
         (lambda: make("LimitedAccess")[1.5], TypeError, "step"),
-        (lambda: make("LimitedAccess")[0:2], TypeError, "step"),
-        (lambda: make("ShiftingTail").counts("a"), TypeError, "step"),
         (lambda: make("ShiftingTail").ranks(9), IndexError, "step"),
-        (lambda: make("ShiftingTail").ranks(0.5), TypeError, "step"),
     ],
 )
 def test_bad_input_names_the_argument(call, error, named):
     with pytest.raises(error, match=named):
         call()
-
-
-def test_steps_may_be_numpy_numbers():
-    stream = make("ShiftingTail")
-    assert stream[np.int64(3)].equal(stream[3])

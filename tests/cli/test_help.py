@@ -104,18 +104,6 @@ def test_a_warning_is_one_line_without_its_place_in_the_source(
     assert capsys.readouterr().err == "aol: warning: too few samples\n"
 
 
-def test_a_warning_that_cannot_be_printed_is_lost_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    def closed(_text: str) -> None:
-        raise BrokenPipeError
-
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    monkeypatch.setattr("aol.cli.note", closed)
-    monkeypatch.setattr("aol.cli.main", lambda: warnings.warn("too few samples", stacklevel=1))
-    with pytest.raises(SystemExit) as end:
-        run()
-    assert not end.value.code
-
-
 def test_a_warning_while_the_commands_are_imported_is_no_error() -> None:
     program = (
         "import sys, warnings\n"

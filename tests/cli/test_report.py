@@ -54,7 +54,6 @@ def test_several_folders_make_one_page_here(
     [
         (["nowhere"], "nowhere: no such folder"),
         (["empty"], "empty: there are no runs in it"),
-        (["run/request.json"], "is a file, not the folder"),
         ([], "required: RUN"),
         (["run", "--write", "page.txt"], "--write must be a file that ends in .html, not 'page.txt'"),
         (["run", "--write", "folder.html"], "--write must be a file that ends in .html, not 'folder.html'"),
@@ -62,7 +61,6 @@ def test_several_folders_make_one_page_here(
         (["run", "--format", "pdf"], "--figures"),
         (["run", "--export", "table.xls"], "--export must end in .csv or .parquet, not 'table.xls'"),
         (["run", "--watch", "--every", "0"], "--every"),
-        (["run", "--nonsense"], "--nonsense"),
         (["begun"], "no epoch has finished yet"),
         (["broken"], "run.json"),
     ],
@@ -114,13 +112,6 @@ def test_figures_alone_come_without_a_page(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "report.html").exists()
 
 
-def test_a_place_that_cannot_be_written_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_small_run(tmp_path, epochs=2)
-    (tmp_path / "file").write_text("")
-    assert main([str(tmp_path), "--write", str(tmp_path / "file" / "page.html")]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_a_full_disk_leaves_the_page_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,13 +133,6 @@ def test_without_samples_there_is_no_table(tmp_path: Path, capsys: pytest.Captur
     assert main([str(tmp_path), "--export", str(tmp_path / "table.csv")]) == 1
     assert "--keep-samples" in capsys.readouterr().err
     assert not (tmp_path / "report.html").exists()
-
-
-def test_help_lists_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--help"]) == 0
-    assert "report" in capsys.readouterr().out
-    assert cli.main(["report", "--help"]) == 0
-    assert "--watch" in capsys.readouterr().out
 
 
 def hears_control_c() -> None:
@@ -192,7 +176,19 @@ def test_watch_follows_a_run_to_its_end_and_ctrl_c_leaves_a_page_that_stands_sti
 
 def test_a_real_run_becomes_a_page_figures_and_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    words = ["--data", "digits", "--weighting", "none,aol", "--epochs", "3", "--keep-samples", "--out", str(out)]
+    words = [
+        "--data",
+        "digits",
+        "--samples",
+        "200",
+        "--weighting",
+        "none,aol",
+        "--epochs",
+        "2",
+        "--keep-samples",
+        "--out",
+        str(out),
+    ]
     assert cli.main(["train", *words]) == 0
     capsys.readouterr()
     more = ["--figures", str(tmp_path / "figures"), "--export", str(tmp_path / "table.csv")]
