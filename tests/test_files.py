@@ -53,7 +53,7 @@ def test_an_error_leaves_a_file_as_it_was(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(OSError, match="No space left"):
         write_atomically(path, b"two\n")
     assert path.read_bytes() == b"one\n"
-    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+    assert [left.name for left in tmp_path.iterdir()] == ["file"]
 
 
 def test_what_a_file_holds_already_is_not_written_again(tmp_path: Path) -> None:

@@ -41,9 +41,9 @@ def test_a_loss_agrees_with_loops_on_hard_labels(name, data):
     classes = data.draw(st.integers(1, 5))
     rows = data.draw(st.lists(st.lists(st.floats(-80, 80), min_size=classes, max_size=classes), min_size=1, max_size=4))
     labels = data.draw(st.lists(st.integers(0, classes - 1), min_size=len(rows), max_size=len(rows)))
-    found = library(torch.tensor(rows, dtype=torch.float64), torch.tensor(labels))
+    loss = library(torch.tensor(rows, dtype=torch.float64), torch.tensor(labels))
     wanted = [loops(z, one_hot(y, classes)) for z, y in zip(rows, labels, strict=True)]
-    assert found.tolist() == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+    assert loss.tolist() == pytest.approx(wanted, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", ["softmax", "sigmoid"])
@@ -161,10 +161,10 @@ def test_the_bias_of_a_sigmoid_head_starts_at_odds_of_one_to_the_rest():
 def test_the_weighted_mean_agrees_with_loops(pairs):
     loss, weight = [x for x, _ in pairs], [w for _, w in pairs]
     for divide_by in ("weight", "count"):
-        found = aol.weighted_mean(
+        mean = aol.weighted_mean(
             torch.tensor(loss, dtype=torch.float64), torch.tensor(weight, dtype=torch.float64), divide_by=divide_by
         )
-        assert found.item() == pytest.approx(oracle.weighted_mean(loss, weight, divide_by), rel=1e-9, abs=1e-12)
+        assert mean.item() == pytest.approx(oracle.weighted_mean(loss, weight, divide_by), rel=1e-9, abs=1e-12)
 
 
 def test_the_weighted_mean_of_runs_is_a_number_a_run():

@@ -27,7 +27,7 @@ pairs = st.integers(1, 12).flatmap(
 @given(pairs)
 def test_from_labels_and_answers_they_are_those_of_scikit_learn(case: tuple[int, list[tuple[int, int]]]) -> None:
     classes, drawn = case
-    label, answer = (list(each) for each in zip(*drawn, strict=True))
+    label, answer = (list(column) for column in zip(*drawn, strict=True))
     accuracy = metrics.accuracy_by_class(label, answer, classes)
     precision = metrics.precision_by_class(label, answer, classes)
     every = list(range(classes))
@@ -48,7 +48,9 @@ def test_a_run_axis_gives_each_run_its_own() -> None:
     generator = torch.Generator().manual_seed(0)
     label = torch.randint(0, 5, (60,), generator=generator)
     answer = torch.randint(0, 6, (3, 60), generator=generator)  # the class 5 has no sample
-    accuracy, precision = (each(label, answer) for each in (metrics.accuracy_by_class, metrics.precision_by_class))
+    accuracy, precision = (
+        measure(label, answer) for measure in (metrics.accuracy_by_class, metrics.precision_by_class)
+    )
     assert accuracy.shape == (3, 6)
     together = metrics.class_metrics(accuracy, precision=precision, counts=[50, 40, 30, 20, 10, 5])
     for run in range(3):
@@ -69,61 +71,61 @@ def test_a_sample_with_nan_logits_has_no_answer_and_is_wrong() -> None:
     accuracy = metrics.accuracy_by_class(label, answer, 3)
     assert accuracy.tolist() == pytest.approx([0.5, math.nan, 0.0], nan_ok=True)
     right = is_correct(logits, label)
-    assert [float(right[label == each].float().mean()) for each in (0, 2)] == [0.5, 0.0]
+    assert [float(right[label == kind].float().mean()) for kind in (0, 2)] == [0.5, 0.0]
     assert float(metrics.worst_class(accuracy)) == 0.0
 
 
 @given(st.lists(st.one_of(st.just(math.nan), st.floats(0, 1)), min_size=1, max_size=45))
 def test_the_worst_tenth_is_the_mean_of_the_lowest_and_at_least_one(accuracy: list[float]) -> None:
     known = sorted(value for value in accuracy if value == value)
-    found = float(metrics.worst_tenth(accuracy))
+    lowest = float(metrics.worst_tenth(accuracy))
     if not known:
-        assert math.isnan(found)
+        assert math.isnan(lowest)
         return
     often = max(1, math.floor(len(known) / 10 + 0.5))
-    assert found == pytest.approx(sum(known[:often]) / often)
+    assert lowest == pytest.approx(sum(known[:often]) / often)
     assert float(metrics.worst_class(accuracy)) == known[0]
-    assert float(metrics.worst_class(accuracy)) <= found + 1e-12
+    assert float(metrics.worst_class(accuracy)) <= lowest + 1e-12
 
 
 def naive_thirds(counts: Sequence[int]) -> list[int]:
     largest, smallest = max(counts), min(counts)
     if largest == smallest or largest < 1.5 * smallest:
         return [-1] * len(counts)
-    found = []
+    parts = []
     for own in counts:
         ranks = [rank for rank, other in enumerate(sorted(counts, reverse=True)) if other == own]
         middle = (ranks[0] + ranks[-1] + 1) / 2  # of the places that classes of this size take
-        found.append(0 if middle < len(counts) / 3 else 1 if middle < 2 * len(counts) / 3 else 2)
-    kinds = sorted(set(found))
-    return [0 if each == kinds[0] else 2 for each in found] if len(kinds) == 2 else found
+        parts.append(0 if middle < len(counts) / 3 else 1 if middle < 2 * len(counts) / 3 else 2)
+    kinds = sorted(set(parts))
+    return [0 if part == kinds[0] else 2 for part in parts] if len(kinds) == 2 else parts
 
 
 @settings(max_examples=200)
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=20), st.randoms(use_true_random=False))
 def test_thirds_are_those_of_a_naive_loop_in_any_order_of_the_classes(counts: list[int], random: object) -> None:
-    found = metrics.thirds(counts).tolist()
-    assert found == naive_thirds(counts)
-    by_size = {size: {found[place] for place, own in enumerate(counts) if own == size} for size in counts}
+    parts = metrics.thirds(counts).tolist()
+    assert parts == naive_thirds(counts)
+    by_size = {size: {parts[place] for place, own in enumerate(counts) if own == size} for size in counts}
     assert all(len(own) == 1 for own in by_size.values())  # equals stay together
     places = list(range(len(counts)))
     random.shuffle(places)  # type: ignore[attr-defined]
-    assert metrics.thirds([counts[place] for place in places]).tolist() == [found[place] for place in places]
-    if found[0] >= 0:
-        assert {0, 2} <= set(found)
-        assert found[counts.index(max(counts))] == 0
-        assert found[counts.index(min(counts))] == 2
+    assert metrics.thirds([counts[place] for place in places]).tolist() == [parts[place] for place in places]
+    if parts[0] >= 0:
+        assert {0, 2} <= set(parts)
+        assert parts[counts.index(max(counts))] == 0
+        assert parts[counts.index(min(counts))] == 2
 
 
 @given(
     st.lists(st.tuples(st.one_of(st.just(math.nan), st.floats(0, 1)), st.sampled_from([1, 5, 20, 21, 100])), min_size=1)
 )
 def test_head_middle_and_tail_are_means_over_their_classes(drawn: list[tuple[float, int]]) -> None:
-    accuracy, counts = (list(each) for each in zip(*drawn, strict=True))
+    accuracy, counts = (list(column) for column in zip(*drawn, strict=True))
     part = naive_thirds(counts)
-    for each, found in enumerate(metrics.head_middle_tail(accuracy, counts).tolist()):
-        own = [value for value, place in zip(accuracy, part, strict=True) if place == each and value == value]
-        assert found == pytest.approx(sum(own) / len(own) if own else math.nan, nan_ok=True)
+    for third, mean in enumerate(metrics.head_middle_tail(accuracy, counts).tolist()):
+        own = [value for value, place in zip(accuracy, part, strict=True) if place == third and value == value]
+        assert mean == pytest.approx(sum(own) / len(own) if own else math.nan, nan_ok=True)
 
 
 def test_without_a_tail_there_is_no_head() -> None:

@@ -50,7 +50,7 @@ def test_the_paired_interval_covers_at_its_nominal_rate(seeds: int) -> None:
 def _chosen(seeds: int, settings: int, shared: float) -> list[Gain]:
     """Gains of a method whose settings are all as good as the baseline; luck on validation is partly luck on test."""
     rng = np.random.default_rng(100 * seeds + settings)
-    found = []
+    gains = []
     for _ in range(TIMES):
         test = rng.standard_normal((seeds, settings))
         validation = shared * test + math.sqrt(1 - shared**2) * rng.standard_normal((seeds, settings))
@@ -58,8 +58,8 @@ def _chosen(seeds: int, settings: int, shared: float) -> list[Gain]:
         differences = test[np.arange(seeds), own] - rng.standard_normal(seeds)
         spread = float(differences.std(ddof=1))
         error = spread * math.sqrt(inflation(seeds, 1) / seeds)
-        found.append(Gain(float(differences.mean()), seeds, spread, error))
-    return found
+        gains.append(Gain(float(differences.mean()), seeds, spread, error))
+    return gains
 
 
 @pytest.mark.parametrize(("seeds", "settings"), [(3, 2), (3, 22), (5, 10), (10, 22)])

@@ -24,17 +24,17 @@ positive = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=10)
 
 @given(counts_lists, betas)
 def test_class_balanced_weights_are_right_at_every_scale(counts, beta):
-    found = aol.class_balanced_weight(counts, beta)
-    assert found.dtype == torch.float32
-    assert found.tolist() == pytest.approx(oracle.class_balanced_weight(counts, beta), rel=1e-6)
+    weights = aol.class_balanced_weight(counts, beta)
+    assert weights.dtype == torch.float32
+    assert weights.tolist() == pytest.approx(oracle.class_balanced_weight(counts, beta), rel=1e-6)
 
 
 @pytest.mark.parametrize("beta", [0.9, 0.999999, 1 - 1e-9, 1 - 1e-12, 1 - 1e-15, math.nextafter(1, 0)])
 @pytest.mark.parametrize("counts", [[10**k for k in range(19)], [1, 2, 3, 5, 8, 13, 21, 34]])
 def test_class_balanced_weights_hold_from_one_sample_to_a_billion_billion(beta, counts):
-    found = aol.class_balanced_weight(counts, beta)
-    assert found.tolist() == pytest.approx(oracle.class_balanced_weight(counts, beta), rel=1e-6)
-    assert (found.diff() <= 0).all()
+    weights = aol.class_balanced_weight(counts, beta)
+    assert weights.tolist() == pytest.approx(oracle.class_balanced_weight(counts, beta), rel=1e-6)
+    assert (weights.diff() <= 0).all()
 
 
 def test_beta_near_one_gives_inverse_frequencies_and_zero_gives_ones():
@@ -182,8 +182,8 @@ def test_a_set_has_a_constant_factor_and_all_weights_have_mean_one(member, facto
 
 def test_sets_of_runs_have_a_row_each():
     peak = torch.tensor([[1.0, 3.0, math.nan], [5.0, 3.0, 1.0]])
-    found = aol.old_set_weight(peak, after=[2, 4], factor=[3, 1])
-    assert found.tolist() == [[0.5, 1.5, 1.0], [1.0, 1.0, 1.0]]
+    weights = aol.old_set_weight(peak, after=[2, 4], factor=[3, 1])
+    assert weights.tolist() == [[0.5, 1.5, 1.0], [1.0, 1.0, 1.0]]
     assert aol.set_weight(peak > 2, [3, 1]).tolist()[0] == pytest.approx([0.6, 1.8, 0.6])
 
 
@@ -247,6 +247,6 @@ def test_counts_of_a_series_must_be_in_the_order_of_classes(use) -> None:
         use(labels.value_counts())
     with pytest.raises(ValueError, match=r"\[0, 2\]"):
         use(labels[labels != 1].value_counts().sort_index())
-    found, wanted = use(labels.value_counts().reindex(range(3), fill_value=0)), use([1, 3, 2])
-    assert str(found) == str(wanted)
+    weights, wanted = use(labels.value_counts().reindex(range(3), fill_value=0)), use([1, 3, 2])
+    assert str(weights) == str(wanted)
     assert str(use(pd.Series([1, 3, 2], index=["a", "b", "c"]))) == str(wanted)

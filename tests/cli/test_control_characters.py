@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def controls(text: str) -> set[str]:
-    return {each for each in text if not each.isprintable()} - {"\n"}
+    return {letter for letter in text if not letter.isprintable()} - {"\n"}
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "json"])

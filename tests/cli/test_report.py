@@ -23,9 +23,9 @@ def main(words: list[str]) -> int:
 
 
 def page_data(path: Path) -> dict[str, object]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(encoding="utf-8"))
-    assert found is not None
-    data: dict[str, object] = json.loads(found[1])
+    script = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(encoding="utf-8"))
+    assert script is not None
+    data: dict[str, object] = json.loads(script[1])
     return data
 
 

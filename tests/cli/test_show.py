@@ -130,8 +130,8 @@ def test_the_share_of_steps_with_a_threshold_of_zero(tmp_path: Path, capsys: pyt
     assert "was 0 in 100% of the steps" in out  # of the runs by the median
     assert "positive-median" in out
     _, out, _ = shown(capsys, store.folder, "--json")
-    found = {run["config"]["threshold"]: run["zero_threshold"] for run in json.loads(out)["runs"]}
-    assert found == {None: 1.0, "mean": 0.5}
+    shares = {run["config"]["threshold"]: run["zero_threshold"] for run in json.loads(out)["runs"]}
+    assert shares == {None: 1.0, "mean": 0.5}
     assert sorted(load_runs(store.folder)["zero_threshold"]) == [0.5, 1.0]
 
 
