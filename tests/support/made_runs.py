@@ -16,7 +16,6 @@ from aol.records.record import Run, write_run
 from aol.records.samples import FILE, write_samples
 from aol.records.store import write_request
 from aol.records.table import RunFrame, frame_of
-from aol.report.figures.summary import Method
 from aol.report.run_data import RunData
 from aol.report.samples import Samples
 
@@ -154,9 +153,9 @@ def frame(*runs: RunData) -> RunFrame:
     return frame_of((data.folder, data.run) for data in runs)
 
 
-def method_of(name: str, *runs: RunData) -> Method:
+def method_of(name: str, *runs: RunData) -> dict[str, RunFrame]:
     """Return runs as seeds of one method."""
-    return Method(name, frame(*runs))
+    return {name: frame(*runs)}
 
 
 def write_data(folder: Path, data: RunData) -> RunData:

@@ -154,7 +154,8 @@ def episodes(answers: Answers, group: Ints) -> list[tuple[Ints, Ints]]:
     counts, ended = before <= 1, np.zeros(groups * longest, np.int64)
 
     def lengths(rows: Masks) -> Ints:
-        return np.bincount((group * longest + before - 1)[rows & counts], minlength=len(ended))
+        at = np.flatnonzero(rows & counts)
+        return np.bincount(group[at] * longest + before[at] - 1, minlength=len(ended))
 
     for _, _, age in answers.epochs():
         over = (before > 1) & (age == 1)

@@ -153,7 +153,7 @@ def test_every_figure_of_a_stream_counts_steps_and_a_single_epoch_is_one_tick() 
     stream = tail_first(samples=False)
     stream = changed(stream, settings=stream.run.settings | {"scenario": "stream"})
     for data, label in ((stream, "step"), (make_data(epochs=1), "epoch")):
-        for figure in (heatmap(data.run), accuracy_curves([method_of("none", data)])):
+        for figure in (heatmap(data.run), accuracy_curves(method_of("none", data))):
             assert figure is not None
             assert figure.axes[0].get_xlabel() == label
             assert label == "step" or _texts(figure.axes[0], "x") == ["1"]

@@ -61,7 +61,7 @@ RUNS = {
 def test_nothing_written_in_a_figure_is_cut_or_covered(name: str, scenario: str) -> None:
     plain = changed(RUNS[name], settings=RUNS[name].run.settings | {"scenario": scenario})
     method = method_of("aol ρ=0.5 class", plain)
-    for figure in (accuracy_curves([method]), head_middle_tail([method]), heatmap(plain.run)):
+    for figure in (accuracy_curves(method), head_middle_tail(method), heatmap(plain.run)):
         assert figure is not None
         assert [*faults(figure)] == []
 
@@ -69,7 +69,7 @@ def test_nothing_written_in_a_figure_is_cut_or_covered(name: str, scenario: str)
 def test_classes_of_about_one_size_have_no_head_and_no_tail() -> None:
     """So it is on a stream whose head moves: all of the set passes by."""
     data = make_data(names=list("abcdef"), counts=[142, 146, 139, 145, 146, 140])
-    shown, bars = heatmap(data.run), head_middle_tail([method_of("none", data)])
+    shown, bars = heatmap(data.run), head_middle_tail(method_of("none", data))
     assert shown is not None
     assert bars is not None
     assert [label.get_text() for label in shown.axes[0].get_yticklabels()] == list("abcdef")

@@ -23,22 +23,22 @@ def test_methods_are_runs_that_differ_in_their_seed_alone() -> None:
         make_data("aol, seed 0", settings=settings(imbalance=10.0)),
     ]
     found = methods(frame(*runs))
-    assert [(method.name, len(method.runs)) for method in found] == [
+    assert [(name, len(method)) for name, method in found.items()] == [
         ("aol imbalance=50.0", 2), ("none", 1), ("aol imbalance=10.0", 1),
     ]  # fmt: skip
-    assert methods(frame()) == []
+    assert methods(frame()) == {}
 
 
 def test_a_measure_at_the_end_is_the_mean_and_deviation_of_the_runs_that_did_not_diverge() -> None:
     runs = [make_data(f"none, seed {seed}", seed=seed, epochs=40) for seed in range(3)]
     ends = [data.run.over_time["test_accuracy"][-2:].mean(0) for data in runs]
     lost = make_data("none, seed 3", seed=3, epochs=40, failed_at_epoch=7)
-    (method,) = methods(frame(*runs, lost))
+    (method,) = methods(frame(*runs, lost)).values()
     assert at_end(method) == pytest.approx((np.mean(ends), np.std([end.mean() for end in ends], ddof=1)), abs=1e-6)
     assert at_end(method, "balanced_accuracy") == pytest.approx(at_end(method), abs=1e-6)
     heads = [end[:2].mean() for end in ends]
     assert at_end(method, "head_accuracy") == pytest.approx((np.mean(heads), np.std(heads, ddof=1)), abs=1e-6)
-    (single,) = methods(frame(runs[0]))
+    (single,) = methods(frame(runs[0])).values()
     assert math.isnan(at_end(single)[1])
 
 

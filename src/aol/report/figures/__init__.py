@@ -33,13 +33,14 @@ def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] 
     if wrong or not formats:
         raise ValueError(f"formats must be some of {', '.join(style.FORMATS)}, not {wrong[0] if wrong else 'none'!r}.")
     style.matplotlib()
-    shown = methods(runs[runs["epochs_done"] > 0]) if len(runs) else []
-    sizes = [tuple(sorted(method.runs[0].counts or ())) for method in shown]
+    shown = methods(runs[runs["epochs_done"] > 0]) if len(runs) else {}
+    first = {name: next(iter(method.runs.values())) for name, method in shown.items()}
+    sizes = {name: tuple(sorted(run.counts or ())) for name, run in first.items()}
     figures = [("accuracy", accuracy_curves(shown))]
-    for size in dict.fromkeys(sizes):
-        alike = [method for method, own in zip(shown, sizes, strict=True) if own == size]
+    for size in dict.fromkeys(sizes.values()):
+        alike = {name: method for name, method in shown.items() if sizes[name] == size}
         figures.append(("head-middle-tail", head_middle_tail(alike)))
-    figures += [(f"heatmap-{file_name(method.name) or 'run'}", heatmap(method.runs[0])) for method in shown]
+    figures += [(f"heatmap-{file_name(name) or 'run'}", heatmap(run)) for name, run in first.items()]
     written = []
     for name, (_, figure) in zip(unlike((name for name, _ in figures), "-{}"), figures, strict=True):
         for kind in formats if figure is not None else ():

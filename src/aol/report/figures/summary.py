@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from aol import metrics
+from aol._values import unlike
 from aol.records.metrics import MEASURES, is_stream
 from aol.records.record import Ints, Run
 from aol.records.table import RunFrame, told_apart
 
 
-@dataclass(frozen=True)
-class Method:
-    """Runs that differ in nothing but their seeds."""
+def methods(frame: RunFrame) -> dict[str, RunFrame]:
+    """Return the runs of each method, by name, in the order of the frame: runs that differ in nothing but their seeds.
 
-    name: str
-    frame: RunFrame
-
-    @property
-    def runs(self) -> list[Run]:
-        """The records of the runs."""
-        return list(self.frame.runs.values())
-
-
-def methods(frame: RunFrame) -> list[Method]:
-    """Return the runs by method, in the order of the frame; methods of one name also show the settings that differ."""
+    Methods of one name also show the settings that differ.
+    """
     groups: dict[tuple[object, ...], list[str]] = {}
-    runs = frame.runs
-    for name, run in runs.items():
+    for name, run in frame.runs.items():
         rest = tuple((key, repr(value)) for key, value in sorted(run.settings.items()) if key != "seed")
         groups.setdefault((run.method, tuple(run.classes), rest), []).append(name)
-    first = [runs[ids[0]] for ids in groups.values()]
-    names = told_apart([run.method for run in first], first, but=("seed",))
-    return [Method(name, frame.loc[ids]) for name, ids in zip(names, groups.values(), strict=True)]
+    first = [frame.runs[ids[0]] for ids in groups.values()]
+    names = unlike(told_apart([run.method for run in first], first, but=("seed",)))
+    return {name: frame.loc[ids] for name, ids in zip(names, groups.values(), strict=True)}
 
 
 def time_unit(run: Run) -> str:
@@ -70,19 +59,17 @@ def is_balanced(by_run: pd.DataFrame) -> bool:
     return bool(apart.notna().any() and not apart.gt(1e-4).any())
 
 
-def at_end(method: Method, measure: str = "accuracy") -> tuple[float, float]:
+def at_end(method: RunFrame, measure: str = "accuracy") -> tuple[float, float]:
     """Return mean and standard deviation of a measure over a method's runs, but for those that diverged."""
-    values = ends(method.frame[method.frame["failed_at_epoch"].isna()])
-    return float(values[measure].mean()), float(values[measure].std())
+    values = ends(method[method["failed_at_epoch"].isna()])[measure]
+    return float(values.mean()), float(values.std())
 
 
 def class_table(frame: RunFrame) -> pd.DataFrame:
     """Return a row a method, mean over its seeds: the measures on test that say more than accuracy, at the end."""
     by_run = ends(frame)
-    if is_balanced(by_run):
-        by_run = by_run.drop(columns=["balanced_accuracy", "macro_f1"])
-    by_run = by_run.drop(columns="accuracy")
-    rows = {method.name: by_run.loc[method.frame.index].mean() for method in methods(frame)}
+    by_run = by_run.drop(columns=["accuracy", *(["balanced_accuracy", "macro_f1"] if is_balanced(by_run) else [])])
+    rows = {name: by_run.loc[method.index].mean() for name, method in methods(frame).items()}
     return pd.DataFrame(rows).T.dropna(axis=1, how="all").dropna(how="all")
 
 
