@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aol.report.codec import pack, spread, steps
 from aol.report.page import as_script
+from aol.report.payload import pack, spread, steps
 from tests.support.made_runs import PAYLOADS
 
 

@@ -32,8 +32,8 @@ def test_groups_are_what_plain_python_finds(rows: list[tuple[int, int, int]]) ->
             count = sum(y == c and p == other and a > 5 for y, p, a in rows)
             if count >= 5:
                 wanted.append((count, c, other))
-    assert sorted((each.size, each.label, each.answer) for each in found) == sorted(wanted)
-    assert [each.size for each in found] == sorted((each.size for each in found), reverse=True)
+    assert sorted((size, label, other) for label, other, size, _ in found) == sorted(wanted)
+    assert [size for *_, size, _ in found] == sorted((size for *_, size, _ in found), reverse=True)
 
 
 def test_a_report_names_the_groups_of_learnt_classes_only() -> None:

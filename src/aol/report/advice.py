@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from aol.records.record import Floats, Ints
+from aol.records.record import Ints
 from aol.records.samples import Shorts
 from aol.report.figures.summary import time_unit
 from aol.report.label_quality import Masks
@@ -138,25 +137,17 @@ def _labels(data: RunData) -> Iterator[Advice]:
         yield Advice("labels", text, see="errors")
 
 
-class HiddenGroup(NamedTuple):
-    """Old samples of one class that are taken for one other: how many, and the share of the class that is right."""
-
-    label: int
-    answer: int
-    size: int
-    learnt: float
-
-
-def hidden_groups(label: Ints, prediction: Shorts, age: Shorts) -> list[HiddenGroup]:
+def hidden_groups(label: Ints, prediction: Shorts, age: Shorts) -> list[tuple[int, int, int, float]]:
     """Return groups of at least 5 samples, of age above 5, of classes right on 80 % or more; the largest first.
 
     A group is all old samples of one class with the same wrong answer: a hidden minority, or labels with a common
     mistake. All arrays are `[N]`: the class, the last answer (-1 where unknown) and the age (0 where never seen).
+    Returns the class, the answer, the number of samples, and the share of the class that is right.
 
     >>> label = np.zeros(50, np.int64)
     >>> prediction = np.array([1] * 6 + [2] * 2 + [0] * 42, np.int32)
     >>> hidden_groups(label, prediction, np.where(prediction == 0, 1, 9).astype(np.int32))
-    [HiddenGroup(label=0, answer=1, size=6, learnt=0.84)]
+    [(0, 1, 6, 0.84)]
     """
     seen = (age > 0) & (prediction >= 0)
     learnt = pd.Series((prediction == label)[seen]).groupby(label[seen]).mean()
@@ -164,7 +155,7 @@ def hidden_groups(label: Ints, prediction: Shorts, age: Shorts) -> list[HiddenGr
     groups = Counter(zip(label[old].tolist(), prediction[old].tolist(), strict=True))
     wanted = [(pair, size) for pair, size in groups.items() if size >= _LEAST and learnt[pair[0]] >= _MOSTLY]
     wanted.sort(key=lambda group: (-group[1], group[0]))
-    return [HiddenGroup(*pair, size, float(learnt[pair[0]])) for pair, size in wanted]
+    return [(*pair, size, float(learnt[pair[0]])) for pair, size in wanted]
 
 
 def _hidden(data: RunData) -> Iterator[Advice]:
@@ -173,9 +164,9 @@ def _hidden(data: RunData) -> Iterator[Advice]:
     if not groups:
         return
     first = "; ".join(
-        f"{group.size:,} old samples of “{names[group.label]}” are taken for “{names[group.answer]}”, though "
-        f"{group.learnt:.0%} of the class is learnt"
-        for group in groups[:3]
+        f"{size:,} old samples of “{names[label]}” are taken for “{names[other]}”, though {learnt:.0%} of the class is "
+        "learnt"
+        for label, other, size, learnt in groups[:3]
     )
     more = f", and {len(groups) - 3:,} more such groups" if len(groups) > 3 else ""
     weights = _name(
@@ -187,7 +178,7 @@ def _hidden(data: RunData) -> Iterator[Advice]:
         f"{first}{more}. These may be hidden groups that look different, or wrong labels: correct wrong labels first. "
         f"If you know the groups, balance them; if not, weights by the largest age so far may help: {weights}."
     )
-    yield Advice("hidden", text, list(dict.fromkeys(group.label for group in groups)), "samples")
+    yield Advice("hidden", text, list(dict.fromkeys(label for label, *_ in groups)), "samples")
 
 
 # Classes
@@ -205,15 +196,18 @@ def _old_classes(data: RunData, methods: Methods) -> Iterator[Advice]:
     counts = np.asarray(known or [1] * len(age))
     old = np.isfinite(age) & (counts > 0) & (age >= _old(data))
     rare = old & (counts < 0.5 * counts.sum() / max(1, (counts > 0).sum())) & (known is not None)
-    likely = _likely_share(data)
+    likely = np.zeros(len(age))
+    if data.samples is not None:  # the share of likely label errors
+        labels, wrong = data.samples.label, data.samples.likely_mislabelled
+        likely = np.bincount(labels, wrong, len(age)) / np.maximum(1, np.bincount(labels, minlength=len(age)))
     doubted = old & ~rare & (likely >= _LIKELY) & (known is not None)
     hard = old & ~rare & ~doubted
     part, worst = counts[rare].sum() / max(1, counts.sum()), likely[doubted].max(initial=0.0)
-    labels = f", and up to {worst:.0%} of their samples look mislabelled. Check the labels first."
+    check = f", and up to {worst:.0%} of their samples look mislabelled. Check the labels first."
     stronger = "A stronger network, augmentation or clearer classes may help more than weights."
     told = [
         ("rare", rare, " and rare", f"; {part:.1%} of the samples. {_remedy(data, rare, methods)}", "classes"),
-        ("doubted", doubted, " though not rare", labels, "errors"),
+        ("doubted", doubted, " though not rare", check, "errors"),
         ("hard", hard, " though not rare", f". {_taken_for(data, hard)}{stronger}", "samples"),
     ]
     if known is None:
@@ -286,15 +280,6 @@ def _weights(data: RunData) -> Iterator[Advice]:
             f"{temper} takes the square root of the weights."
         )
         yield Advice("uneven", text)
-
-
-def _likely_share(data: RunData) -> Floats:
-    """Return the share of likely label errors in each class, `[C]`."""
-    size, samples = len(data.run.classes), data.samples
-    if samples is None:
-        return np.zeros(size)
-    likely = np.bincount(samples.label[samples.likely_mislabelled], minlength=size)
-    return np.asarray(likely / np.maximum(1, np.bincount(samples.label, minlength=size)))
 
 
 def _taken_for(data: RunData, classes: Masks) -> str:

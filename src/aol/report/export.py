@@ -14,8 +14,7 @@ from aol._values import spreadsheet_text
 from aol.report.run_data import RunData
 
 
-def columns(data: RunData) -> pd.DataFrame:
-    """Return the table of a run's samples, most suspicious first; unknown numbers are NaN, or -1."""
+def _table(data: RunData) -> pd.DataFrame:
     samples = data.samples
     if samples is None:
         raise ValueError(f"{data.name} did not record its samples: train with --keep-samples, or record SampleAges.")
@@ -34,12 +33,12 @@ def columns(data: RunData) -> pd.DataFrame:
 
 
 def export(data: RunData, path: str | os.PathLike[str]) -> Path:
-    """Write the table of a run's samples to a `.csv` or `.parquet` file, whole or not at all, and return the path.
+    """Write the table of a run's samples, most suspicious first, to a `.csv` or `.parquet` file, and return the path.
 
-    In CSV, a text that a spreadsheet would take for a formula gets an apostrophe before it. Parquet has every text as
-    it is.
+    Unknown numbers are NaN, or -1. In CSV, a text that a spreadsheet would take for a formula gets an apostrophe before
+    it. Parquet has every text as it is.
     """
-    place, table, buffer = Path(path), columns(data), io.BytesIO()
+    place, table, buffer = Path(path), _table(data), io.BytesIO()
     if place.suffix.lower() == ".csv":
         texts = {name: table[name].map(spreadsheet_text) for name in ("id", "label_name", "prediction_name")}
         content = table.assign(**texts).to_csv(index=False, float_format="%.6g", lineterminator="\n")

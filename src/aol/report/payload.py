@@ -12,6 +12,7 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from aol._values import unlike
 from aol._version import __version__
@@ -19,7 +20,6 @@ from aol.records.metrics import MEASURES, at_the_end, is_stream
 from aol.records.record import Json, Run, numbers
 from aol.records.samples import Shorts
 from aol.report.advice import advise
-from aol.report.codec import pack, spread, steps
 from aol.report.figures.summary import parts
 from aol.report.methods import Methods, methods_of
 from aol.report.run_data import RunData, last_known, trend
@@ -190,8 +190,8 @@ def _survival(run: Run, samples: Samples) -> list[Json]:
     """Return how long errors last, by part of the classes: the share still open after t epochs, and the median."""
     of_sizes = parts(run.counts or np.bincount(samples.label, minlength=len(run.classes)))
     group = np.zeros(len(run.classes), np.int64)
-    for number, part in enumerate(of_sizes):
-        group[part.classes] = number
+    for number, classes in enumerate(of_sizes.values()):
+        group[classes] = number
     shown: list[Json] = []
     for part, (ended, still_open) in zip(of_sizes, episodes(samples.answers, group[samples.label]), strict=False):
         share, total = kaplan_meier(ended, still_open), int((ended + still_open).sum())
@@ -199,7 +199,7 @@ def _survival(run: Run, samples: Samples) -> list[Json]:
         if total:
             shown.append(
                 {
-                    "name": part.name, "t": kept.tolist(), "share": numbers(share[kept], 4), "episodes": total,
+                    "name": part, "t": kept.tolist(), "share": numbers(share[kept], 4), "episodes": total,
                     "open": int(still_open.sum()), "median": int(gone[0]) if gone.size else None,
                 }
             )  # fmt: skip
@@ -236,7 +236,7 @@ def _samples(data: RunData, samples: Samples, runs: int, pictures: dict[str, int
         "confidence": samples.confidence, "top": samples.top, "average": samples.mean_confidence,
         "other": samples.mean_other, "suspicion": samples.suspicion,
     }  # fmt: skip
-    about: Any = samples.about
+    about, answered = dict[int, Any](samples.about), samples.prediction >= 0
     listed: dict[str, Json] = {name: values[rows].tolist() for name, values in whole.items()}
     return {
         **listed,
@@ -245,7 +245,7 @@ def _samples(data: RunData, samples: Samples, runs: int, pictures: dict[str, int
         "about": [about.get(row) for row in rows.tolist()] if about else None,
         "picture": [places.get(row, -1) for row in rows.tolist()],
         "oldest": np.searchsorted(rows, old).tolist(), "doubtful": np.searchsorted(rows, doubted).tolist(),
-        "total": total, "wrong": int(np.where(samples.prediction < 0, samples.age > 1, samples.wrong_now).sum()),
+        "total": total, "wrong": int(np.where(answered, samples.prediction != samples.label, samples.age > 1).sum()),
         "unseen": int((samples.age == 0).sum()), "likely": int(samples.likely_mislabelled.sum()),
         "ages": _histogram(samples.age), "historyEpochs": EPOCHS, "historyMost": int(ages.max(initial=1)),
     }  # fmt: skip
@@ -261,3 +261,49 @@ def _histogram(age: Shorts) -> list[Json]:
 
 def _short(text: str) -> str:
     return text if len(text) <= NAME else text[: NAME - 1] + "…"
+
+
+# Arrays as short text, rounded to what a screen can show: `assets/data.js` decodes it, and the two must agree
+
+# What a sample's age did in an epoch: right, one more (a sample that was never seen has the age 2), the same.
+_RIGHT, _OLDER, _SAME = 1, 2, 3
+
+
+def pack(values: npt.NDArray[np.floating], *, bits: int = 16, power: float = 1.0) -> dict[str, Json]:
+    """Return an array as codes of 8 or 16 bits between its least and largest value, in base64.
+
+    code = round(top · ((value − low) / (high − low)) ** power), top = 2^bits − 2; the code above it says that there is
+    no value. A power below one keeps small values apart, as colours do.
+
+    >>> pack(np.array([0.0, 0.25, 1.0, np.nan]), bits=8)
+    {'low': 0.0, 'high': 1.0, 'power': 1.0, 'bits': 8, 'data': 'AED+/w=='}
+    """
+    known = np.isfinite(values)
+    low, high = (float(values[known].min()), float(values[known].max())) if known.any() else (0.0, 0.0)
+    top = 2**bits - 2
+    part = (np.where(known, values, low).astype(np.float64) - low) / ((high - low) or 1.0)
+    codes = np.where(known, np.rint(top * part**power), top + 1)
+    data = base64.b64encode(codes.astype("<u2" if bits == 16 else "u1").tobytes()).decode()
+    return {"low": low, "high": high, "power": power, "bits": bits, "data": data}
+
+
+def steps(ages: npt.NDArray[np.integer]) -> Json:
+    """Return the ages of one sample over time `[E]` as `[first, codes]`: two bits an epoch after the first, base64.
+
+    >>> steps(np.array([1, 2, 3, 1, 1, 2]))
+    [1, 'WgI=']
+    """
+    before, after = ages[:-1], ages[1:]
+    codes = np.select([after == 1, after == before], [_RIGHT, _SAME], default=_OLDER)
+    spare = np.concatenate((codes, np.zeros(-len(codes) % 4, np.int64))).reshape(-1, 4)
+    packed = (spare << np.array([0, 2, 4, 6])).sum(1).astype(np.uint8)
+    return [int(ages[0]) if len(ages) else 0, base64.b64encode(packed.tobytes()).decode()]
+
+
+def spread(size: int, points: int) -> npt.NDArray[np.int64]:
+    """Return at most `points` places, two or more, evenly over `size` of them, with the first and the last.
+
+    >>> spread(10, 4).tolist(), spread(3, 8).tolist()
+    ([0, 3, 6, 9], [0, 1, 2])
+    """
+    return np.rint(np.linspace(0, max(0, size - 1), min(size, points))).astype(np.int64)

@@ -62,11 +62,6 @@ class Samples(SampleTable):
     wrong = cached_property(lambda self: self._times[1])
     episodes = cached_property(lambda self: self._times[2])
 
-    @property
-    def wrong_now(self) -> Masks:
-        """Which samples got another class than their label as the last answer."""
-        return np.asarray((self.prediction >= 0) & (self.prediction != self.label))
-
     @cached_property
     def trusted(self) -> Masks:
         """Whose labels the model may doubt: seen in three epochs at least, and competent on label and answer."""

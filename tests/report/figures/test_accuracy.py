@@ -72,7 +72,7 @@ def test_bars_are_the_accuracies_of_head_middle_and_tail() -> None:
     (axes,) = figure.axes
     groups = [container for container in axes.containers if hasattr(container, "patches")]
     heights = [[bar.get_height() for bar in group.patches] for group in groups]
-    third = [part.classes for part in parts(runs[0].run.counts)]
+    third = parts(runs[0].run.counts).values()
     scale = np.linspace(1, 0.5, 6)
     for found, final in zip(heights, (0.6, 0.9), strict=True):
         wanted = [100 * final * scale[classes].mean() for classes in (*third, np.arange(6))]

@@ -1,4 +1,4 @@
-// The data of the page: read from the JSON element, arrays decoded as codec.py encoded them.
+// The data of the page: read from the JSON element, arrays decoded as payload.py encoded them.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 

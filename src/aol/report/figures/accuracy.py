@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,13 +9,14 @@ import pandas as pd
 
 from aol.records.table import RunFrame
 from aol.report.figures import style
-from aol.report.figures.summary import Part, at_end, parts, time_unit
+from aol.report.figures.summary import at_end, parts, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST = 7  # methods: so many have a colour of their own
+_LINE = 0.12  # inches: a line of the legend
 _WIDEST = 9  # letters of two sizes that fit below a group of bars; more take two lines
 
 
@@ -43,7 +43,7 @@ def accuracy_curves(methods: dict[str, RunFrame]) -> Figure | None:
     if not curves:
         return None
     labels = [_label(name, methods[name]) for name in curves]
-    figure, (axes,) = style.panels(1.75 + style.legend_height(labels))
+    figure, (axes,) = style.panels(1.8 + _LINE * len(labels))
     alpha = min(0.18, 0.5 / len(curves))  # many strong bands, one over the other, would hide the lines
     for place, values in enumerate(curves.values()):
         colour, line = style.COLOURS[place % len(style.COLOURS)], style.LINES[place % len(style.LINES)]
@@ -56,17 +56,17 @@ def accuracy_curves(methods: dict[str, RunFrame]) -> Figure | None:
     longest = max((run for method in methods.values() for run in method.runs.values()), key=lambda run: len(run.epochs))
     style.set_time_axis(axes, longest.epochs, time_unit(longest))
     axes.margins(x=0.01)
-    return _finished(figure, axes, labels)
+    return _finished(figure, axes)
 
 
 def _label(name: str, method: RunFrame) -> str:
     return style.shorten(name, 44) + (f" ({len(method)} seeds)" if len(method) > 1 else "")
 
 
-def _finished(figure: Figure, axes: Axes, labels: Sequence[str]) -> Figure:
+def _finished(figure: Figure, axes: Axes) -> Figure:
     axes.set_ylabel("test accuracy (%)")
     style.limit_ticks(axes, y=5)
-    style.legend(figure, labels)
+    figure.legend(loc="outside lower center", labelspacing=0.3)
     return figure
 
 
@@ -74,15 +74,16 @@ def _finished(figure: Figure, axes: Axes, labels: Sequence[str]) -> Figure:
 def head_middle_tail(methods: dict[str, RunFrame]) -> Figure | None:
     """Return bars of test accuracy by part of the classes, whose sizes must be equal; None where it was not read."""
     run = next(run for method in methods.values() for run in method.runs.values())
-    of_sizes = parts(run.counts or [0] * len(run.classes))
-    names = [f"{part.name}_accuracy" for part in of_sizes] if len(of_sizes) > 1 else []
+    counts = np.array(run.counts or [0] * len(run.classes))
+    of_sizes = parts(counts)
+    names = [f"{part}_accuracy" for part in of_sizes] if len(of_sizes) > 1 else []
     names.append("balanced_accuracy")
     drawn = foremost(methods).items()
     shown = {name: method for name, method in drawn if not np.isnan(at_end(method, names[-1])[0])}
     if not shown:
         return None
     labels = [_label(name, method) for name, method in shown.items()]
-    figure, (axes,) = style.panels(1.7 + style.legend_height(labels))
+    figure, (axes,) = style.panels(1.75 + _LINE * len(labels))
     width = 0.8 / len(shown)
     for number, method in enumerate(shown.values()):
         place = np.arange(len(names)) + (number - (len(shown) - 1) / 2) * width
@@ -92,13 +93,11 @@ def head_middle_tail(methods: dict[str, RunFrame]) -> Figure | None:
             yerr=None if np.isnan(deviations).all() else np.nan_to_num(deviations),
             error_kw={"linewidth": 1.0, "capsize": 1.5, "ecolor": style.GREY},  # shows on black, and on white
         )  # fmt: skip
-    between = "\nto " if any(len(_sizes(part, "–")) > _WIDEST for part in of_sizes) else "–"
-    ticks = [f"{part.name} ({len(part.classes)})\nn = {_sizes(part, between)}" for part in of_sizes]
+    ends = {part: dict.fromkeys((counts[own].min(), counts[own].max())) for part, own in of_sizes.items()}
+    sizes = {part: [f"{size:,}" for size in own] for part, own in ends.items()}
+    between = "\nto " if any(len("–".join(own)) > _WIDEST for own in sizes.values()) else "–"
+    ticks = [f"{part} ({len(own)})\nn = {between.join(sizes[part])}" for part, own in of_sizes.items()]
     axes.set_xticks(range(len(names)), [*ticks[: len(names) - 1], "all classes"])
     axes.set_ylim(bottom=0)
     axes.tick_params(axis="x", length=0)
-    return _finished(figure, axes, labels)
-
-
-def _sizes(part: Part, between: str) -> str:
-    return between.join(f"{size:,}" for size in dict.fromkeys((part.fewest, part.most)))
+    return _finished(figure, axes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -106,20 +106,6 @@ def set_time_axis(axes: Axes, epochs: Ints | Floats, unit: str) -> None:
     else:  # a range of zero width
         axes.set_xlim(epochs[0] - 0.5, epochs[0] + 0.5)
         axes.set_xticks([int(epochs[0])])
-
-
-def legend(figure: Figure, names: Sequence[str]) -> None:
-    """Put the legend below, in two columns where the names allow it."""
-    figure.legend(loc="outside lower center", ncols=_columns(names), columnspacing=1.2, labelspacing=0.3)
-
-
-def legend_height(names: Sequence[str]) -> float:
-    """Return how many inches the legend of these names takes."""
-    return 0.12 * -(-len(names) // _columns(names)) + 0.06
-
-
-def _columns(names: Sequence[str]) -> int:
-    return 2 if len(names) > 2 and max(map(len, names)) <= 26 else 1
 
 
 def limit_ticks(axes: Axes, *, x: int | None = None, y: int | None = None, whole: bool = False) -> None:

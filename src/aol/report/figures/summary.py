@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -73,29 +72,16 @@ def class_table(frame: RunFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).T.dropna(axis=1, how="all").dropna(how="all")
 
 
-# Classes by size
-
-
-class Part(NamedTuple):
-    """Some classes by their size: "head", "middle" or "tail"."""
-
-    name: str
-    classes: Ints
-    fewest: int
-    most: int
-
-
-def parts(counts: Sequence[int] | Ints) -> list[Part]:
-    """Return head, middle and tail, each with a class at least: the parts of `aol.metrics.thirds`, head first.
+def parts(counts: Sequence[int] | Ints) -> dict[str, Ints]:
+    """Return the classes of head, middle and tail by name: the parts of `aol.metrics.thirds` that have a class.
 
     A set that is about balanced, as that of a stream whose head moves, is one part.
 
-    >>> [(part.name, part.classes.tolist()) for part in parts([9, 5, 5, 1])]
-    [('head', [0]), ('middle', [1, 2]), ('tail', [3])]
+    >>> {name: classes.tolist() for name, classes in parts([9, 5, 5, 1]).items()}
+    {'head': [0], 'middle': [1, 2], 'tail': [3]}
     """
-    sizes = np.asarray(counts, dtype=np.int64)
-    if not metrics.has_tail(sizes):
-        return [Part("all", np.arange(len(sizes)), int(sizes.min()), int(sizes.max()))]
-    third, order = metrics.thirds(sizes).numpy(), np.argsort(-sizes, kind="stable")
-    chosen = {name: order[third[order] == number] for number, name in enumerate(("head", "middle", "tail"))}
-    return [Part(name, own, int(sizes[own].min()), int(sizes[own].max())) for name, own in chosen.items() if len(own)]
+    if not metrics.has_tail(counts):
+        return {"all": np.arange(len(counts))}
+    third = metrics.thirds(counts).numpy()
+    chosen = {name: np.flatnonzero(third == number) for number, name in enumerate(("head", "middle", "tail"))}
+    return {name: classes for name, classes in chosen.items() if len(classes)}
