@@ -1,7 +1,7 @@
 """The losses as modules: microseconds per call beside cross-entropy, and what they gain on small long-tailed problems.
 
-The problems are digits (inside scikit-learn) and mixtures: 20 classes of two Gaussian clusters each in 32 dimensions. On the
-stream, the classes swap sizes every 6,400 labels; each label is shown once.
+The problems are digits (inside scikit-learn) and mixtures: 20 classes of two Gaussian clusters in 32 dimensions. On
+the stream, the classes swap sizes every 6,400 labels; each sample is shown once.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Loop:
         self.margins, self.calls = aol.Margins(num_classes), 0
 
     def __call__(self, logits: Tensor, label: Tensor) -> Tensor:
+        """Return the loss, and move the offsets when it is time."""
         loss = F.cross_entropy(self.margins.adjust(logits), label)
         self.margins.observe(label, logits.detach().softmax(1))
         self.calls += 1
@@ -186,7 +187,7 @@ def text(record: Record) -> str:
             in_words(record["machine"], record["repeats"]).replace("CPU time", "wall time"),
             f"One call, forward and backward, interleaved:\n\n{table(calls)}",
             f"{words}, {record['seeds']} seeds:\n\n{rows(record['offline'])}",
-            f"A stream whose classes swap sizes every {MOVES_EVERY:,} labels; memory in labels:\n\n{rows(record['stream'])}",
+            f"A stream whose classes swap sizes every {MOVES_EVERY:,} labels:\n\n{rows(record['stream'])}",
         ]
     )
 
