@@ -30,7 +30,7 @@ from measuring import RESULTS, machine
 
 from aol import long_tail
 from aol.lab.data import ImageSet, Pair, open_data
-from aol.lab.engine.offline import OfflineLoop
+from aol.lab.engine.loop import OfflineLoop
 from aol.lab.settings import Settings
 from aol.records.history import Answers
 

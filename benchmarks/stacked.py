@@ -27,7 +27,7 @@ from measuring import machine, options, table, write
 from aol import SampleAges, long_tail, weighted_mean
 from aol.lab import nets
 from aol.lab.data.images import ImageSet, Pair
-from aol.lab.engine.offline import OfflineLoop
+from aol.lab.engine.loop import OfflineLoop
 from aol.lab.settings import grid
 from tests.support.random_images import random_pair
 

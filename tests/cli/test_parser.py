@@ -10,7 +10,7 @@ import pytest
 import aol.lab.cli
 from aol import cli
 from aol.cli import MODULES, Parser, main, number, seconds, seed_list
-from aol.lab.data.errors import DataError
+from aol.lab.data.images import DataError
 from aol.lab.settings import WrongSettingsError
 from tests.support.bad_input import WRONG
 

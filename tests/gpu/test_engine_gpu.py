@@ -9,10 +9,9 @@ import torch
 
 from aol.lab.data import open_data
 from aol.lab.engine import learner
-from aol.lab.engine.capture import Captured
-from aol.lab.engine.offline import OfflineLoop
+from aol.lab.engine.loop import OfflineLoop, StreamLoop
+from aol.lab.engine.passes import Captured
 from aol.lab.engine.source import data_of
-from aol.lab.engine.stream import StreamLoop
 from aol.lab.nets import fused
 from aol.lab.nets.fused import FusedStack
 from aol.lab.settings import Value, grid

@@ -192,6 +192,6 @@ def test_images_are_read_as_by_plain_operations() -> None:
     draws = augment.draw(9, Augmentation(pad=4, flip=True), generator=generators)
     normal = centred(3)
     numbers = {"scale": torch.tensor(normal.scale, device="cuda"), "shift": torch.tensor(normal.shift, device="cuda")}
-    wanted = augment.training_batch(pixels, index, draws, pad=4, normalisation=normal)
+    wanted = normal(augment.crop_flip(pixels, index, draws, pad=4))
     assert torch.equal(read.batch(pixels, index, draws, pad=4, **numbers), wanted)
     assert torch.equal(read.batch(pixels, index, None, pad=0, **numbers), normal(pixels[index]))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from aol.lab.data import open_data
-from aol.lab.engine.offline import OfflineLoop
+from aol.lab.engine.loop import OfflineLoop
 from aol.lab.settings import Settings, Value, grid
 
 CUDA = torch.device("cuda")

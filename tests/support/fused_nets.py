@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aol.lab.nets import Network, Stacked, stack
+from aol.lab.nets import Network, Stacked
 from aol.lab.nets.cnn import CNN
 from aol.lab.nets.fused import FusedStack
-from aol.lab.nets.resnet_cifar import resnet32
+from aol.lab.nets.resnet import resnet32
 
 CLASSES = 3
 
@@ -42,7 +42,7 @@ def _varied(runs: int, make: Callable[[], Network]) -> Stacked:
         for value in [*net.parameters(), *(b for b in net.buffers() if b.is_floating_point())]:
             if value.dim() == 1:
                 value.data.add_(torch.rand(value.shape, generator=source) / 2)
-    return stack(nets)
+    return Stacked(nets)
 
 
 def images(runs: int, batch: int, size: int = 8, *, channels: int = 3, seed: int = 0) -> Tensor:

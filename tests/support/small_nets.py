@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from aol.lab.nets.cnn import CNN
 from aol.lab.nets.layers import Network
-from aol.lab.nets.resnet import resnet34, resnet50
-from aol.lab.nets.resnet_cifar import resnet32, resnet34_cifar
+from aol.lab.nets.resnet import resnet32, resnet34, resnet34_cifar, resnet50
 
 CLASSES, BATCH = 3, 4
 

@@ -7,9 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from aol.lab.data.images import Augmentation, ImageSet, Pair, centred, mean_std
-from aol.lab.engine.loop import Loop
-from aol.lab.engine.offline import OfflineLoop
-from aol.lab.engine.stream import StreamLoop
+from aol.lab.engine.loop import Loop, OfflineLoop, StreamLoop
 from aol.lab.nets.cnn import CNN
 from aol.lab.nets.registry import NETWORKS, Entry
 from aol.lab.settings import Settings

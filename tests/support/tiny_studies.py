@@ -29,7 +29,7 @@ weighting = "aol"
 grid = { rho = [0.2, 0.9] }
 """
 RUNS = 14
-_CLOCK = ("seconds", "images_per_second", "evaluation_seconds", "train_seconds", "data_seconds")  # differ each time
+_CLOCK = ("seconds", "images_per_second", "evaluation_seconds")  # differ each time
 
 
 def written(folder: Path, text: str = SHORT) -> str:

@@ -23,7 +23,6 @@ from aol.cli import (
     UsageError,
     choice,
     command,
-    console,
     count,
     folder,
     seconds,
@@ -38,16 +37,13 @@ from aol.lab.settings import Settings, Value, grid, word
 from aol.show import print_json, print_runs
 
 if TYPE_CHECKING:
-    from aol.lab.engine.source import AnyPair
     from aol.lab.train.driver import Job, OpenData
-    from aol.lab.train.group_training import Stop
-    from aol.lab.train.groups import ExecutionOptions
+    from aol.lab.train.groups import ExecutionOptions, Stop
     from aol.lab.train.progress import Silent
     from aol.records.record import Json
     from aol.records.store import Store
 
 BASE = Path("runs")  # of folders that were not named
-SLOW_PIXELS = 128
 ENOUGH = 3.0  # moves of margins in a training, times their gain
 SEVERAL = "Every setting takes several values with commas between them; each combination is a run."
 
@@ -163,7 +159,7 @@ def check_data(names: Iterable[str], flag: str = "--data") -> None:
     """Refuse a word that is neither a built-in data set, one of another library, nor a folder, before it is opened."""
     from aol._values import did_you_mean
     from aol.lab.data.named import NAMES
-    from aol.lab.data.sources import is_source
+    from aol.lab.data.open import is_source
 
     for name in names:
         path = Path(name).expanduser()
@@ -267,13 +263,10 @@ def is_first() -> bool:
 
 
 def progress_for(args: argparse.Namespace, name: str = "") -> Silent:
-    """Return how progress is shown: live on a terminal, else in lines; with `--json` not at all."""
-    from aol.lab.train.progress import Lines, Live, Silent
+    """Return how progress is shown: in lines; with `--json` not at all."""
+    from aol.lab.train.progress import Lines, Silent
 
-    if args.json or not is_first():
-        return Silent()
-    screen = console(stderr=True)
-    return Live(screen, name) if screen.is_terminal else Lines()
+    return Silent() if args.json or not is_first() else Lines(name)
 
 
 # Training
@@ -335,6 +328,8 @@ def train_runs(
     args: argparse.Namespace, runs: Sequence[Settings], store: Store, request: dict[str, Json], *, resume: bool
 ) -> int:
     """Train runs and print what came of it; return the exit status."""
+    from aol.lab.data.named import NAMES
+    from aol.lab.data.open import is_source, open_sets
     from aol.lab.train import driver
     from aol.lab.train.request import prepare
     from aol.records.store import resume_command
@@ -342,17 +337,14 @@ def train_runs(
 
     options = options_of(args)
     args.stopped = f"`{resume_command(store.folder)}` continues from the last checkpoint"
-    opened = partial(_open, Path(str(request.get("directory") or "")), args.data_dir)
-    progress = progress_for(args)
-
-    def begin(pairs: Mapping[str, AnyPair]) -> None:
-        _warn_of_small_gains([] if resume else runs, progress)
-        if options.device.type == "cpu":
-            _warn_of_large_images(runs, pairs, progress)
-        prepare(runs, store, request, resume=resume, fresh=args.fresh)
-        if args.out is None and not args.resume:
-            _link(BASE / "latest", store.folder.name)
-
+    directory, names = Path(str(request.get("directory") or "")), {run.data for run in runs}
+    folders = {
+        name: str(directory / Path(name).expanduser()) for name in names if not (name in NAMES or is_source(name))
+    }
+    opened, progress = partial(open_sets, folders, args.data_dir), progress_for(args)
+    latest = BASE / "latest" if args.out is None and not args.resume else None
+    begin = partial(prepare, runs, store, request, resume=resume, fresh=args.fresh, latest=latest)
+    _warn_of_small_gains([] if resume else runs, progress)
     try:
         work = work_of(args, opened)
         outcome = driver.train(runs, store, opened, options, progress, fresh=args.fresh, prepare=begin, work=work)
@@ -370,19 +362,6 @@ def train_runs(
     return 128 + outcome.signal if outcome.signal else 1 if failed or outcome.untrained else 0
 
 
-def _open(directory: Path, data_dir: str | None, runs: Sequence[Settings]) -> dict[str, AnyPair]:
-    """Open the data sets of some runs; relative folders refer to `directory`."""
-    from aol.lab.data import open_data
-    from aol.lab.data.named import NAMES
-    from aol.lab.data.sources import is_source
-
-    names = dict.fromkeys(run.data for run in runs)
-    known = {name for name in names if name in NAMES or is_source(name)}
-    places = {name: name if name in known else str(directory / Path(name).expanduser()) for name in names}
-    check_data(places.values())
-    return {name: open_data(place, data_dir=data_dir) for name, place in places.items()}
-
-
 def _warn_of_small_gains(runs: Sequence[Settings], progress: Silent) -> None:
     for run in runs:
         if run.moves_margins_once_an_epoch and 0.0 < run.gain * run.epochs < ENOUGH:
@@ -390,16 +369,6 @@ def _warn_of_small_gains(runs: Sequence[Settings], progress: Silent) -> None:
                 f"Warning: margins move once per epoch, which is little in {run.epochs} epochs: add --margin-steps N "
                 "to move them after every N training steps, a hundredth of all steps."
             )
-
-
-def _warn_of_large_images(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], progress: Silent) -> None:
-    from aol.lab.engine.source import shape_of
-
-    for run in {run.data: run for run in runs if run.data in pairs}.values():
-        size = shape_of(pairs[run.data], run.image_size)[1]
-        if size >= SLOW_PIXELS:
-            text = f"images of {size} pixels train slowly on a CPU: add --image-size 64, or use a GPU."
-            progress.say_once(f"Warning: {text}")
 
 
 def _output_folder(args: argparse.Namespace) -> Path:
@@ -431,18 +400,6 @@ def _new_folder(base: Path) -> Path:
             path.mkdir()
             break
     return path
-
-
-def _link(link: Path, target: str) -> None:
-    """Point a symbolic link at a folder beside it, atomically; where links cannot be made, do nothing."""
-    if link.exists() and not link.is_symlink():  # a folder of somebody's own
-        return
-    temporary = link.with_name(f".latest-{os.getpid()}")
-    try:
-        temporary.symlink_to(target, target_is_directory=True)
-        temporary.replace(link)
-    except OSError:
-        temporary.unlink(missing_ok=True)
 
 
 # Data sets

@@ -101,19 +101,6 @@ def test_a_given_total_divides_the_losses() -> None:
     torch.testing.assert_close(halved, loss / 2)
 
 
-def test_a_rate_of_zero_moves_no_weight_and_zero_weights_leave_only_decay() -> None:
-    images, label, weight = batch(1)
-    learner = learner_of([settings()])
-    before = {name: value.clone() for name, value in learner.net.named_parameters()}
-    learner.step(images, label, weight, torch.tensor(0.0))
-    assert all(torch.equal(before[name], value) for name, value in learner.net.named_parameters())
-    fresh = learner_of([settings(weight_decay=0.5)])
-    loss, _ = fresh.step(images, label, torch.zeros_like(weight), torch.tensor(0.1))
-    assert loss.tolist() == [0.0]
-    for name, value in fresh.net.named_parameters():
-        torch.testing.assert_close(value.detach(), 0.95 * before[name])
-
-
 def test_a_state_goes_on_to_the_last_bit() -> None:
     runs = [settings(seed=seed) for seed in range(2)]
     learner = learner_of(runs)

@@ -11,7 +11,7 @@ from aol.lab.engine import samples as samples_module
 from aol.lab.engine.learner import rate_at
 from aol.lab.engine.loop import Loop
 from aol.lab.settings import Settings
-from tests.support.naive_training import Naive, Told
+from tests.support.naive_training import Naive
 from tests.support.tiny_runs import make_loop, network, same_network, settings, tiny_pair
 
 REWEIGHTED = [
@@ -79,6 +79,7 @@ def same_story(loop: Loop, naive: Naive, ages: list[Tensor], row: int, *, moves:
         assert any(any(offset) for offset in told.offset) or not moves
     close(history.by_class("train_accuracy")[:, row], told.train, 1e-6)
     close(history.epoch("test_accuracy")[:, row], told.test, 1e-9)
+    assert loop.test_ages.age[row].tolist() == told.test_age[-1]
     if naive.run.signal != "none":
         close(history.by_class("age")[:, row], told.class_age, 1e-6)
         close(history.by_class("smoothed_age")[:, row], told.smoothed_age, 1e-5)
@@ -93,7 +94,7 @@ def tell(loop: Loop) -> list[Tensor]:
     return ages
 
 
-@pytest.mark.parametrize("given", [*REWEIGHTED, *COMMON], ids=str)
+@pytest.mark.parametrize("given", COMMON, ids=str)
 def test_one_run_is_what_the_protocol_says(given: dict[str, object]) -> None:
     run = settings(**given)
     naive = Naive(run, tiny_pair())
@@ -102,20 +103,12 @@ def test_one_run_is_what_the_protocol_says(given: dict[str, object]) -> None:
     same_story(loop, naive, tell(loop), 0)
 
 
-def test_margins_by_probability_move_and_are_what_the_protocol_says() -> None:
-    run = settings(margin="probability", gain=0.4, tau=1.5, epochs=14)
-    naive = Naive(run, tiny_pair())
-    naive.offline()
-    loop = make_loop([run])
-    same_story(loop, naive, tell(loop), 0, moves=True)
-
-
 def asks(kind: dict[str, object]) -> bool:
     """Whether answers are needed."""
     return kind.get("weighting") not in (None, "cb") or kind.get("margin") in ("age", "error", "probability")
 
 
-@pytest.mark.parametrize("common", [{}, *COMMON], ids=str)
+@pytest.mark.parametrize("common", [{}, *COMMON[:6]], ids=str)
 def test_runs_of_every_kind_trained_as_one_are_what_the_protocol_says(common: dict[str, object]) -> None:
     kinds = [kind for kind in REWEIGHTED if common.get("signal") != "none" or not asks(kind)]
     runs = [settings(**(kind | common), seed=seed) for seed, kind in enumerate(kinds, 20)]
@@ -130,11 +123,8 @@ def test_runs_of_every_kind_trained_as_one_are_what_the_protocol_says(common: di
 @pytest.mark.parametrize(
     "given",
     [
-        {"weighting": "none"},
         {"weighting": "aol", "rho": 0.5},
         {"weighting": "aol", "rho": 0.5, "level": "sample"},
-        {"weighting": "cb", "beta": 0.9},
-        {"weighting": "aol", "rho": 0.0},
         {"weighting": "aol", "scenario": "arrival", "fraction": 0.3},
         {"weighting": "aol", "start": 0.6},
         {"weighting": "old", "after": 2},
@@ -181,19 +171,10 @@ def test_resampling_with_the_training_signal_lets_the_last_answer_count(monkeypa
     assert set(loop.ages.age[0, 25:].tolist()) == {1}  # type: ignore[attr-defined]  # never drawn, never observed
 
 
-def test_the_first_epoch_has_weights_of_one_and_each_later_one_those_of_the_ages_before() -> None:
-    loop = make_loop([settings(weighting="aol", rho=0.5)])
-    before = torch.ones(3)
-    for _ in range(4):
-        loop.run_epoch()
-        assert torch.equal(loop.history.by_class("weight")[-1, 0], before)
-        before = loop.ages.class_weight[0]  # type: ignore[attr-defined]
-    assert before.std() > 0.01
-
-
-@pytest.mark.parametrize("level", ["class", "sample"])
-@pytest.mark.parametrize("fuse", ["ema", "peak"])
-@pytest.mark.parametrize("scenario", ["offline", "arrival"])
+@pytest.mark.parametrize(
+    ("level", "fuse", "scenario"),
+    [("class", "ema", "offline"), ("sample", "peak", "offline"), ("sample", "ema", "arrival")],
+)
 def test_deferred_weights_are_one_at_first_and_then_those_of_all_ages_so_far(
     level: str, fuse: str, scenario: str
 ) -> None:
@@ -294,13 +275,3 @@ def test_test_readings_come_every_so_many_epochs_and_in_the_last() -> None:
     assert loop.history.epoch("test_accuracy")[:, 0].isnan().tolist() == [True, False, True, False, False]
     assert not bool(loop.history.by_class("age").isnan().any())
     assert loop.test_ages.epoch == 3
-
-
-def test_ages_of_test_samples_are_those_of_the_naive_run() -> None:
-    run = settings(weighting="aol")
-    naive = Naive(run, tiny_pair())
-    told: Told = naive.offline()
-    loop = make_loop([run])
-    for epoch in range(run.epochs):
-        loop.run_epoch()
-        assert loop.test_ages.age[0].tolist() == told.test_age[epoch]

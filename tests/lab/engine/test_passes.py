@@ -11,7 +11,7 @@ from torch import Tensor
 
 from aol.lab.engine import passes
 from aol.lab.engine.learner import Learner
-from aol.lab.engine.passes import CleanPass, Observer, TrainPass, share
+from aol.lab.engine.passes import Captured, CleanPass, TrainPass, restored, share
 from aol.lab.engine.source import OnDevice, sources
 from aol.losses import is_correct
 from aol.readings import precision
@@ -31,8 +31,7 @@ def test_a_training_pass_is_one_step_a_batch_in_the_given_order() -> None:
     learner, source = made()
     other, _ = made()
     heard: list[tuple[Tensor, ...]] = []
-    observer = Observer(training=lambda *batch: heard.append(batch))
-    one = TrainPass(learner, source, num_classes=3, size=32, observer=observer)
+    one = TrainPass(learner, source, num_classes=3, size=32, observe=lambda *batch: heard.append(batch))
     assert one.number == 3
     generator = torch.Generator().manual_seed(0)
     for epoch in range(2):
@@ -68,7 +67,7 @@ def test_a_training_pass_is_one_step_a_batch_in_the_given_order() -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("images", [3, 16, 4096])
+@pytest.mark.parametrize("images", [16, 4096])
 def test_a_clean_pass_sums_up_by_class_what_each_sample_says(
     shared: bool, images: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +92,7 @@ def test_a_clean_pass_sums_up_by_class_what_each_sample_says(
                 loss[y] += often * float(F.cross_entropy(z, torch.tensor(y)))
                 margin[y] += often * float(z[y] - max(z[k] for k in range(3) if k != y))
             assert found.correct[row].tolist() == (logits.argmax(1) == label).tolist()
-            assert found.count[row].tolist() == count
+            assert found.sums[0, row].tolist() == count
             assert found.sums[1, row].tolist() == right
             assert found.sums[4, row].tolist() == answered
             share = [r / a if a else math.nan for r, a in zip(right, answered, strict=True)]
@@ -117,7 +116,7 @@ def test_a_class_without_a_sample_has_no_reading() -> None:
         assert values.isnan().tolist() == [[False, True, True, True]] * 2
 
 
-@pytest.mark.parametrize(("size", "batch", "world"), [(10, 4, 1), (10, 4, 2), (11, 4, 3), (3, 8, 4), (7, 2, 3)])
+@pytest.mark.parametrize(("size", "batch", "world"), [(10, 4, 2), (11, 4, 3), (3, 8, 4)])
 def test_processes_share_every_batch_and_fill_up_with_what_does_not_count(size: int, batch: int, world: int) -> None:
     shares = [share(size, batch, rank, world, CPU) for rank in range(world)]
     assert len({places.numel() for places, _ in shares}) == 1
@@ -129,3 +128,27 @@ def test_processes_share_every_batch_and_fill_up_with_what_does_not_count(size: 
         for places, _ in shares:
             assert all(first <= place < first + batch for place in places[start : start + each].tolist())
         start += each
+
+
+def test_without_cuda_each_call_does_the_work_once_and_puts_nothing_back() -> None:
+    value = torch.zeros(3)
+
+    def work() -> None:
+        value.add_(1)
+
+    captured = Captured(work, device=CPU, touched=list)
+    for calls in range(1, 4):
+        captured()
+        assert value.tolist() == [calls] * 3
+
+
+def test_values_come_back_in_the_same_memory_and_new_tensors_become_zero() -> None:
+    """As the buffers of an optimiser do, in its first step."""
+    weight, marks, empty = torch.nn.Parameter(torch.ones(2)), torch.tensor([True, False]), torch.empty(0)
+    optimiser, place = torch.optim.SGD([weight], lr=0.1, momentum=0.9), weight.data_ptr()
+    with restored(lambda: [weight, marks, empty, *(v for state in optimiser.state.values() for v in state.values())]):
+        weight.grad = torch.tensor([1.0, -3.0])
+        optimiser.step()
+        marks.logical_not_()
+    assert (weight.tolist(), marks.tolist(), weight.data_ptr()) == ([1, 1], [True, False], place)
+    assert optimiser.state[weight]["momentum_buffer"].tolist() == [0, 0]

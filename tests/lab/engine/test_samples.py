@@ -56,10 +56,12 @@ def test_the_worst_group_is_the_lowest_accuracy_of_a_class_with_its_own_or_anoth
     for row in range(2):
         right = kept[-1][row].double()
         worst = min(float(right[(labels == c) & (against == a)].mean()) for c in range(3) for a in (False, True))
-        assert float(loop.history.last("test_worst_group")[row]) == pytest.approx(worst)
-        assert float(loop.history.last("test_conflict_accuracy")[row]) == pytest.approx(float(right[against].mean()))
+        assert float(loop.history.epoch("test_worst_group")[-1][row]) == pytest.approx(worst)
+        assert float(loop.history.epoch("test_conflict_accuracy")[-1][row]) == pytest.approx(
+            float(right[against].mean())
+        )
     plain = run_to_end(make_loop([settings(epochs=1)]))
-    assert bool(plain.history.last("test_worst_group").isnan().all())
+    assert bool(plain.history.epoch("test_worst_group")[-1].isnan().all())
 
 
 def test_a_set_is_changed_once_for_runs_that_are_trained_together() -> None:
@@ -98,17 +100,6 @@ def test_a_set_that_is_decoded_while_training_has_no_nuisance(tmp_path: Path) ->
     pairs = {"tiny": replace(tiny_pair(), train=stored)}  # type: ignore[arg-type]
     with pytest.raises(WrongSettingsError, match=r"nuisance='patch'.*tiny"):
         data_of(settings(**HIDDEN), pairs)  # type: ignore[arg-type]
-
-
-def test_old_samples_are_those_against_which_the_nuisance_speaks() -> None:
-    given = {**HIDDEN, "conflicts": 0.1, "epochs": 8, "lr": 0.1}
-    run = settings(**given, weighting="old", after=3)
-    pair = data_of(run, {"tiny": tiny_pair()})
-    loop = run_to_end(make_loop([run], pair))
-    assert loop.signals is not None
-    assert pair.shortcut is not None
-    old, conflict = loop.signals.peak[0] > 3, pair.shortcut.train[loop.pool[0]]
-    assert float(conflict[old].float().mean()) > 3 * float(conflict[~old].float().mean())
 
 
 def test_signals_are_what_the_answers_say() -> None:

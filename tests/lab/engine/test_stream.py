@@ -6,6 +6,7 @@ from torch import Tensor
 
 from aol import _seeds
 from aol.lab.engine.loop import Loop
+from aol.lab.engine.samples import orders
 from tests.lab.engine.test_offline import close, same_story
 from tests.support.naive_training import Naive
 from tests.support.tiny_runs import make_loop, stream_settings, tiny_pair
@@ -130,6 +131,6 @@ def test_the_order_of_a_step_is_not_drawn_from_what_chose_its_samples() -> None:
     stream = loop._streams[0]  # type: ignore[attr-defined]
     for step in range(3):
         loop.epoch = step
-        order = loop.orders(torch.ones(1, stream.num_samples))[0]
+        order = orders(loop.runs, torch.ones(1, stream.num_samples), step)[0]
         for path in ((), (0,), (1,), (step,), (0, step // 2), (1, step)):  # all that a stream or a memory draws from
             assert not torch.equal(order, torch.randperm(stream.num_samples, generator=_seeds.generator(0, *path)))

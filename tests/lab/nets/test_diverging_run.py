@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from aol.lab.nets import Stacked, stack
+from aol.lab.nets import Stacked
 from aol.lab.nets.stacked_layers import StackedConv2d
-from tests.support.small_nets import SMALL, images, labels, losses, several, sgd
+from tests.support.small_nets import images, labels, losses, several, sgd
 
 RUNS, BAD = 3, 1
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -34,7 +34,7 @@ def three_steps(
     name: str, device: str, where: str | None, value: float, channels_last: bool
 ) -> dict[str, list[Tensor]]:
     """What three steps leave in the good runs: logits, gradients, then parameters and statistics."""
-    stacked = stack(several(name, RUNS)).to(device)
+    stacked = Stacked(several(name, RUNS)).to(device)
     if channels_last:
         stacked = stacked.to(memory_format=torch.channels_last)
     optimiser, scale = sgd(stacked), torch.ones(RUNS, device=device)
@@ -57,15 +57,14 @@ def three_steps(
     return seen
 
 
-@pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize(
-    ("where", "value", "channels_last"),
+    ("name", "where", "value", "channels_last"),
     [
-        ("weights", float("nan"), False),
-        ("one weight", float("inf"), True),
-        ("statistics", float("nan"), True),
-        ("images", float("inf"), False),
-        ("loss", -float("inf"), True),
+        ("cnn", "weights", float("nan"), False),
+        ("resnet32", "one weight", float("inf"), True),
+        ("resnet34-cifar", "statistics", float("nan"), True),
+        ("resnet34", "images", float("inf"), False),
+        ("resnet50", "loss", -float("inf"), True),
     ],
 )
 @pytest.mark.parametrize(("device", "contains"), [*((device, None) for device in DEVICES), ("cpu", True)])
@@ -90,11 +89,10 @@ def test_a_diverging_run_does_not_touch_its_neighbours(
                 torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_runs_that_are_kept_apart_learn_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = three_steps(name, "cpu", None, 0.0, False)
+def test_runs_that_are_kept_apart_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = three_steps("resnet32", "cpu", None, 0.0, False)
     monkeypatch.setattr(StackedConv2d, "contains", True)
-    apart = three_steps(name, "cpu", None, 0.0, False)
+    apart = three_steps("resnet32", "cpu", None, 0.0, False)
     for what, values in plain.items():
         for ours, theirs in zip(apart[what], values, strict=True):
             assert torch.equal(ours, theirs), what
@@ -124,12 +122,11 @@ def test_without_the_guard_a_mixing_convolution_lets_a_run_reach_its_neighbours(
     assert finite == {False: False, True: True}
 
 
-@pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("contains", [None, True])
-def test_the_diverging_run_itself_shows_it(name: str, contains: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_diverging_run_itself_shows_it(contains: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StackedConv2d, "contains", contains)
-    stacked = stack(several(name, RUNS))
-    x = images(name, RUNS)
+    stacked = Stacked(several("resnet32", RUNS))
+    x = images("resnet32", RUNS)
     x[BAD] = float("nan")
     logits = stacked(x)
     assert torch.isnan(logits[BAD]).all()

@@ -34,7 +34,7 @@ def test_the_half_mean_has_a_right_gradient_twice() -> None:
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(runs=st.integers(1, 4), channels=st.integers(1, 4), side=st.integers(0, 3))
 def test_each_run_is_padded_by_itself(channels_last: bool, runs: int, channels: int, side: int) -> None:
     x = random_map(2, runs * channels, 4, 6, channels_last=channels_last)

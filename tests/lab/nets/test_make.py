@@ -18,15 +18,9 @@ def count(net: torch.nn.Module) -> int:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_network_gives_one_logit_per_class(name: str, channels: int) -> None:
     net = make(name, num_classes=7, in_channels=channels, image_size=SIZE[name], seed=0).eval()
+    assert isinstance(net.head, torch.nn.Linear)
     with torch.no_grad():
         assert net(torch.zeros(2, channels, SIZE[name], SIZE[name])).shape == (2, 7)
-
-
-@pytest.mark.parametrize("name", names())
-def test_every_network_ends_in_a_linear_head(name: str) -> None:
-    net = make(name, num_classes=7, seed=0)
-    assert isinstance(net.head, torch.nn.Linear)
-    assert net.head.out_features == 7
 
 
 @pytest.mark.parametrize(
@@ -50,13 +44,6 @@ def test_a_seed_gives_one_network_whatever_was_drawn_before(name: str) -> None:
     other = make(name, num_classes=5, seed=4).state_dict()
     assert all(torch.equal(first[key], second[key]) for key in first)
     assert not torch.equal(first["head.weight"], other["head.weight"])
-
-
-@pytest.mark.parametrize("name", ["cnn", "resnet32"])
-def test_the_global_generator_is_left_as_it_was(name: str) -> None:
-    before = torch.get_rng_state()
-    make(name, num_classes=5, seed=3)
-    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_the_global_generator_survives_a_failed_build(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,8 +80,6 @@ def test_layers_start_as_the_framework_starts_them() -> None:
             "name must be one of cnn, resnet32, resnet34-cifar, resnet34, resnet50, timm:NAME or MODULE:FUNCTION; "
             "got 'resnet18'",
         ),
-        ({"num_classes": 0}, "num_classes must be at least 1, got 0"),
-        ({"in_channels": 0}, "in_channels must be at least 1, got 0"),
         ({"image_size": 30}, "image_size must be a multiple of 4 for resnet32, got 30"),
         ({"image_size": 0}, "image_size must be a multiple of 4 for resnet32, got 0"),
         ({"name": "cnn", "image_size": 3}, "image_size must be at least 4 for cnn, got 3"),

@@ -17,8 +17,7 @@ from aol.lab.engine.source import AnyPair
 from aol.lab.settings import Settings, WrongSettingsError
 from aol.lab.train import group_training
 from aol.lab.train.driver import Outcome, train
-from aol.lab.train.group_training import Stop
-from aol.lab.train.groups import ExecutionOptions, new_group
+from aol.lab.train.groups import ExecutionOptions, Stop, new_group
 from aol.lab.train.progress import Silent
 from aol.records.store import Store
 from tests.support.running import told
@@ -252,7 +251,7 @@ def test_what_is_wrong_with_settings_or_data_is_told_before_anything_is_written(
     out = tmp_path / "out"
     runs = [settings(net="resnet34")]
     with pytest.raises(WrongSettingsError, match="does not fit the images"):
-        train(runs, Store(out), opened, OPTIONS, Silent(), prepare=lambda _: None)
+        train(runs, Store(out), opened, OPTIONS, Silent(), prepare=lambda: None)
     with pytest.raises(WrongSettingsError, match="--keep-samples"):
-        trained([stream_settings()], out, replace(OPTIONS, keep_samples=True), prepare=lambda _: None)
+        trained([stream_settings()], out, replace(OPTIONS, keep_samples=True), prepare=lambda: None)
     assert not out.exists()

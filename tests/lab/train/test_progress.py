@@ -1,20 +1,20 @@
 from __future__ import annotations
 
-import io
 import math
+import re
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 from aol.lab.data import open_data
 from aol.lab.settings import Settings
 from aol.lab.train import progress
 from aol.lab.train.driver import train
 from aol.lab.train.group_training import make_loop
-from aol.lab.train.groups import ExecutionOptions
-from aol.lab.train.progress import Live, Silent, costs, describe, duration, imbalance_note
+from aol.lab.train.groups import ExecutionOptions, Stop
+from aol.lab.train.progress import Lines, Silent, costs, describe, duration, imbalance_note
 from aol.records.store import Store
 
 PAIRS = {"digits": open_data("digits")}
@@ -69,7 +69,7 @@ def test_the_time_left_is_known_within_the_first_epoch(monkeypatch: pytest.Monke
     clock.now += 10.0
     loop = make_loop(runs[:2], PAIRS, OPTIONS)
     loop.work = work / 4  # type: ignore[assignment]
-    tally.within(loop)
+    tally.within(loop, Stop())
     assert tally.share == pytest.approx(2 * 0.25 / 8)
     assert tally.seconds_left == pytest.approx(10.0 * 15)
     clock.now += 30.0
@@ -124,23 +124,28 @@ def test_a_slow_epoch_is_reported_while_it_runs(tmp_path: Path, monkeypatch: pyt
     assert shares[-1] == 1.0
 
 
-def test_a_bar_shows_the_tally_and_what_is_going_on() -> None:
-    screen = io.StringIO()
-    live = Live(Console(file=screen, force_terminal=True, width=120), "study")
+@pytest.mark.parametrize("live", [False, True])
+def test_lines_show_the_tally_and_what_is_going_on(
+    live: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: live)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm")
+    lines = Lines("study")
     runs = [Settings(**SMALL, seed=seed) for seed in range(2)]  # type: ignore[arg-type]
-    live.start(runs, runs, PAIRS)
+    lines.start(runs, runs, PAIRS)
     loop = make_loop(runs, PAIRS, OPTIONS)
-    live.begin(runs, 0, describe(loop))
+    lines.begin(runs, 0, describe(loop))
     loop.run_epoch()
-    live.reach(runs, 1, describe(loop))
-    live.say("a sentence")
-    live.close()
-    drawn = screen.getvalue()
-    assert "a sentence" in drawn
-    last = drawn.rpartition("study: ")[2]
-    assert last.startswith("0/2 runs complete, 50 % of all epochs, about ")
+    lines._last = -math.inf
+    lines.reach(runs, 1, describe(loop))
+    lines.say("a sentence")
+    lines.close()
+    shown = re.split("[\r\n]+", capsys.readouterr().err.replace("\x1b[K", ""))
+    assert "a sentence" in shown
+    (last,) = (line for line in shown if line.startswith("study: 0/2 runs complete, 50 % of all epochs, about "))
     assert "Training 2 runs as one network (digits): epoch 1/2" in last
-    accuracy = loop.history.last("test_accuracy")
+    accuracy = loop.history.epoch("test_accuracy")[-1]
     assert f"test {100 * float(accuracy.min()):.1f} to {100 * float(accuracy.max()):.1f} %" in last
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aol.lab.settings import WrongSettingsError
-from aol.lab.train.request import prepare, requested_choice, requested_options, requested_runs
+from aol.lab.train.request import prepare, requested, requested_runs
 from aol.records.store import Store, read_request
 from tests.support.made_up import record
 from tests.support.tiny_runs import settings
@@ -53,10 +53,12 @@ def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_address_and_deletion_are_not_taken_from_a_request() -> None:
-    options = {"device": "cpu", "together": 2, "ray": "stranger:6379", "fresh": True, "out": "/", "shares": [[1, 2]]}
-    assert requested_options({"options": options}) == {"device": "cpu", "together": 2}
-    assert requested_choice({"choice": {"only": ["data=digits"], "ray": "stranger:6379"}}) == {"only": ["data=digits"]}
-    assert requested_options({}) == {}
+    options = {"device": "cpu", "together": 2, "ray": "stranger:6379", "fresh": True, "out": "/"}
+    assert requested("options", {"options": options}) == {"device": "cpu", "together": 2}
+    assert requested("choice", {"choice": {"only": ["data=digits"], "ray": "stranger:6379"}}) == {
+        "only": ["data=digits"]
+    }
+    assert requested("options", {}) == {}
 
 
 @pytest.mark.parametrize(
@@ -64,6 +66,6 @@ def test_an_address_and_deletion_are_not_taken_from_a_request() -> None:
 )
 def test_options_of_a_wrong_type_are_refused(options: object) -> None:
     with pytest.raises(WrongSettingsError, match=r"request.json: options"):
-        requested_options({"options": options})  # type: ignore[dict-item]
+        requested("options", {"options": options})  # type: ignore[dict-item]
     with pytest.raises(WrongSettingsError, match="choice, only"):
-        requested_choice({"choice": {"only": [3]}})
+        requested("choice", {"choice": {"only": [3]}})

@@ -151,31 +151,6 @@ def test_torchrun_prints_one_json_object_for_all_its_processes(tmp_path: Path) -
     )
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"RANK": "3"}, "sets RANK, but not WORLD_SIZE"),
-        ({"WORLD_SIZE": "2"}, "sets WORLD_SIZE, but not RANK"),
-        ({"RANK": "3", "WORLD_SIZE": "1"}, "RANK must lie in 0 to WORLD_SIZE - 1 = 0, not 3"),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, "but not MASTER_ADDR and MASTER_PORT"),
-        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK must be a whole number of 0 or more, not 'x'"),
-        ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK must be a whole number of 0 or more, not '-1'"),
-    ],
-)
-def test_launch_variables_that_are_half_set_are_refused(
-    given: dict[str, str],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    assert main(["train", "--epochs", "1", "--out", str(tmp_path / "out")]) == 2
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_process_that_is_killed_ends_the_other_with_one_sentence(tmp_path: Path) -> None:
     words = ["train", "--epochs", "4000", "--checkpoint-seconds", "0", "--out", str(tmp_path / "out")]
     first, second = processes(words, logs=tmp_path)

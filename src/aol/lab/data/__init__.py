@@ -4,8 +4,7 @@ Needs torch and numpy; scikit-learn, Pillow, pooch and datasets are imported whe
 """
 
 from aol.lab.data.encoded_images import StoredImages
-from aol.lab.data.errors import DataError
-from aol.lab.data.images import IMAGENET, Augmentation, ImageSet, Normalisation, Pair, centred, mean_std
+from aol.lab.data.images import IMAGENET, Augmentation, DataError, ImageSet, Normalisation, Pair, centred, mean_std
 from aol.lab.data.named import NAMES, find, get, list_sets
 from aol.lab.data.open import open_data
 

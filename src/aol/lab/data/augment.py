@@ -1,4 +1,4 @@
-"""Crop, flip and normalisation of small images, for a whole batch of R runs at once, on the device.
+"""Crops and flips of small images, for a whole batch of R runs at once, on the device.
 
 Assumes one uint8 tensor [N, C, H, W] on the training device. All randomness is drawn beforehand, an epoch at a time, so
 that a batch is a pure function of (indices, shifts, flips): no host work, no synchronisation, fit for a CUDA graph.
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aol.lab.data.images import Augmentation, Normalisation
+from aol.lab.data.images import Augmentation
 
 
 class Draws(NamedTuple):
@@ -27,27 +27,23 @@ class Draws(NamedTuple):
     column: Tensor
     flip: Tensor
 
-    def batch(self, positions: slice | Tensor) -> Draws:
-        """Return the draws at some positions of the last axis."""
-        return Draws(*(drawn[..., positions] for drawn in self))
 
+def draw(samples: int, augmentation: Augmentation, *, generator: Sequence[torch.Generator]) -> Draws:
+    """Draw shifts and flips for `samples` samples of R runs, `[R, samples]`, on the device of the R generators.
 
-def draw(samples: int, augmentation: Augmentation, *, generator: torch.Generator | Sequence[torch.Generator]) -> Draws:
-    """Draw shifts and flips for `samples` samples: [samples], or [R, samples] from R generators.
-
-    With one generator a run, a run's draws are the same alone and among others. They are on the generator's device.
+    A run's draws are the same alone and among others.
 
     >>> one, two = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
     >>> draw(5, Augmentation(pad=4, flip=True), generator=[one, two]).row.shape
     torch.Size([2, 5])
     """
-    if not isinstance(generator, torch.Generator):
-        rows = [draw(samples, augmentation, generator=g) for g in generator]
-        return Draws(*(torch.stack(parts) for parts in zip(*rows, strict=True)))
-    chosen = partial(torch.randint, size=(samples,), generator=generator, device=generator.device)
-    row, column = chosen(2 * augmentation.pad + 1), chosen(2 * augmentation.pad + 1)
-    flip = chosen(2).bool() if augmentation.flip else torch.zeros_like(row, dtype=torch.bool)
-    return Draws(row, column, flip)
+    rows, columns, flips = [], [], []
+    for own in generator:
+        chosen = partial(torch.randint, size=(samples,), generator=own, device=own.device)
+        rows.append(chosen(2 * augmentation.pad + 1))
+        columns.append(chosen(2 * augmentation.pad + 1))
+        flips.append(chosen(2).bool() if augmentation.flip else torch.zeros_like(rows[-1], dtype=torch.bool))
+    return Draws(torch.stack(rows), torch.stack(columns), torch.stack(flips))
 
 
 def crop_flip(images: Tensor, index: Tensor, draws: Draws, *, pad: int) -> Tensor:
@@ -72,20 +68,3 @@ def crop_flip(images: Tensor, index: Tensor, draws: Draws, *, pad: int) -> Tenso
     rows = black.flatten().unfold(0, width, 1).index_select(0, begin.flatten())
     cut = rows.view(*index.shape, channels, height, width)
     return torch.where(draws.flip[..., None, None, None], cut.flip(-1), cut)
-
-
-def training_batch(images: Tensor, index: Tensor, draws: Draws, *, pad: int, normalisation: Normalisation) -> Tensor:
-    """Return the augmented network input of a batch: indices [R, B] (or [B]) give float32 [R, B, C, H, W].
-
-    Padding is black before normalisation, as in the usual pipeline.
-
-    >>> from aol.lab.data.images import centred
-    >>> images = torch.full((5, 1, 4, 4), 128, dtype=torch.uint8)
-    >>> index = torch.tensor([[0, 4, 2]])
-    >>> d = draw(3, Augmentation(pad=0, flip=True), generator=[torch.Generator().manual_seed(0)])
-    >>> training_batch(images, index, d, pad=0, normalisation=centred(1)).unique()
-    tensor([0.])
-    """
-    if not (index.shape == draws.row.shape == draws.column.shape == draws.flip.shape):
-        raise ValueError(f"index and draws must have one shape, got {list(index.shape)} and {list(draws.row.shape)}")
-    return normalisation(crop_flip(images, index, draws, pad=pad))

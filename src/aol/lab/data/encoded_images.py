@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -19,8 +19,7 @@ from torch import Tensor
 
 from aol import _seeds
 from aol._need import need
-from aol.lab.data.errors import DataError
-from aol.lab.data.images import Labelled
+from aol.lab.data.images import DataError, Labelled
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -166,3 +165,52 @@ def centre_boxes(sizes: Tensor) -> Tensor:
     """
     side = sizes.amin(1, keepdim=True).to(torch.float64) * _CENTRE
     return torch.cat(((sizes - side) / 2, side, side, torch.zeros_like(side)), 1)
+
+
+# Decoded images of different sizes as one tensor, and what the kernel of `aol.lab.nets.fused.resample` shows of them
+
+
+class Ragged(NamedTuple):
+    """N images of any sizes in one tensor: `pixels` uint8 `[M]`, each image [3, height, width] from its `start` on.
+
+    `start`, `height` and `width` are int64 `[N]`. Without `planar` images are [height, width, 3]. After the last image
+    follow spare bytes, which the rows read of it may reach into.
+    """
+
+    pixels: Tensor
+    start: Tensor
+    height: Tensor
+    width: Tensor
+    planar: bool = True
+
+    @staticmethod
+    def empty(sizes: Tensor, device: torch.device) -> Ragged:
+        """Return room for images of `sizes [N, 2]`, height and width; the pixels are not set."""
+        height, width = sizes.to(torch.int64).unbind(1)
+        ends = (3 * height * width).cumsum(0)
+        pixels = torch.empty(int(ends[-1]) + 3 * (int(sizes.max()) + 8), dtype=torch.uint8, device=device)
+        return Ragged(pixels, (ends - 3 * height * width).to(device), height.to(device), width.to(device))
+
+
+class View(NamedTuple):
+    """How n outputs come from their images, along rows and columns; resized as Pillow does, bilinear with antialiasing.
+
+    Pixels from `low` to below `high` (int64 `[n, 2]`) are resized, `step` of them to one (float32 `[n, 2]`); the first
+    `skip` outputs (float32 `[n, 2]`) are cut off; `flip` (bool `[n]`) mirrors.
+    """
+
+    low: Tensor
+    high: Tensor
+    step: Tensor
+    skip: Tensor
+    flip: Tensor
+
+
+def view_of(sizes: Tensor, boxes: Tensor, size: int) -> View:
+    """Return the views of `boxes [n, 5]` in images of `sizes int64 [n, 2]`, resized to `size`.
+
+    >>> view_of(torch.tensor([[9, 9]]), torch.tensor([[2.0, 3.0, 8.0, 4.0, 1.0]]), 4).step.tolist()
+    [[2.0, 1.0]]
+    """
+    step = (boxes[:, 2:4] / size).to(torch.float32)
+    return View(torch.zeros_like(sizes), sizes, step, (boxes[:, :2] / step).to(torch.float32), boxes[:, 4].bool())

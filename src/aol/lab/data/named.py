@@ -13,8 +13,8 @@ import os
 import pickle
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,8 +25,16 @@ import torch
 from torch import Tensor
 
 from aol._need import need
-from aol.lab.data.errors import DataError
-from aol.lab.data.images import Augmentation, ImageSet, Normalisation, Pair, centred, mean_std, split_per_class
+from aol.lab.data.images import (
+    Augmentation,
+    DataError,
+    ImageSet,
+    Normalisation,
+    Pair,
+    centred,
+    mean_std,
+    split_per_class,
+)
 
 Folder = str | os.PathLike[str]
 
@@ -53,13 +61,11 @@ class Official:
 
     def missing(self, folder: Path) -> list[str]:
         """Return the members that are not in `folder`."""
-        return [name for name in self.members if _member_file(folder, name) is None]
+        return [name for name in self.members if not any(path.is_file() for path in _files(folder, name))]
 
     def read(self, folder: Path, name: str) -> bytes:
         """Return the content of a member; `DataError` unless it is the published one."""
-        path = _member_file(folder, name)
-        if path is None:
-            raise FileNotFoundError(f"{folder / name}: no such file; {self.name} needs it")
+        path = next(path for path in _files(folder, name) if path.is_file())
         try:
             content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         except (OSError, EOFError, zlib.error) as reason:
@@ -73,8 +79,8 @@ class Official:
         return content
 
 
-def _member_file(folder: Path, name: str) -> Path | None:
-    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+def _files(folder: Path, name: str) -> tuple[Path, Path]:
+    return folder / name, folder / f"{name}.gz"
 
 
 @dataclass(frozen=True)
@@ -102,10 +108,10 @@ def _load_digits() -> Pair[ImageSet]:
 
     pixels, target = datasets.load_digits(return_X_y=True)
     images = (torch.from_numpy(pixels) * (255 / 16)).round().to(torch.uint8).view(-1, 1, 8, 8)
-    whole = ImageSet(images, torch.from_numpy(target).to(torch.int64), tuple("0123456789"), "digits/train")
-    kept, held = split_per_class(whole.labels, 0.2, seed=0)
-    test = replace(whole.subset(held), name="digits/test")
-    return _pair(whole.subset(kept), test, mean_std((0.3060,), (0.3763,)), pad=1, flip=False)
+    labels, classes = torch.from_numpy(target).to(torch.int64), tuple("0123456789")
+    parts = zip(("train", "test"), split_per_class(labels, 0.2, seed=0), strict=True)
+    train, test = (ImageSet(images[index], labels[index], classes, f"digits/{name}") for name, index in parts)
+    return _pair(train, test, mean_std((0.3060,), (0.3763,)), pad=1, flip=False)
 
 
 def _idx(content: bytes, *shape: int) -> Tensor:
@@ -188,11 +194,7 @@ NUM_CLASSES: Mapping[str, int] = {"digits": 10, "fashion-mnist": 10, "cifar10": 
 
 
 def search_folders(data_dir: Folder | None = None) -> list[Path]:
-    """Return the folders a named set is looked for in, first to last; downloads go to the first.
-
-    >>> search_folders("/data")[0].as_posix()
-    '/data'
-    """
+    """Return the folders a named set is looked for in, first to last; downloads go to the first."""
     cache_folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "aol"
     folders = (data_dir, os.environ.get("AOL_DATA") or None, cache_folder)
     return list(dict.fromkeys(Path(folder).expanduser().absolute() for folder in folders if folder is not None))
@@ -209,10 +211,9 @@ def official_at(folder: Path) -> Official | None:
     return next((known for known in OFFICIAL.values() if not known.missing(folder)), None)
 
 
-def _places(known: Official, data_dir: Folder | None) -> Iterator[Path]:
-    for root in search_folders(data_dir):
-        yield from (root, root / known.folder, root / known.name, root / known.name / known.folder)
-    yield from known.system
+def _places(known: Official, data_dir: Folder | None) -> list[Path]:
+    inside = ("", known.folder, known.name, f"{known.name}/{known.folder}")
+    return [root / path for root in search_folders(data_dir) for path in inside] + [*known.system]
 
 
 def find(name: str, *, data_dir: Folder | None = None) -> Path | None:
@@ -247,19 +248,14 @@ def load_named(name: str, *, data_dir: Folder | None = None) -> Pair[ImageSet]:
     if name == "digits":
         return _load_digits()
     known, folder = _official(name), find(name, data_dir=data_dir)
-    if folder is None:
-        raise FileNotFoundError(_missing_message(known, data_dir))
-    return known.load(folder)
-
-
-def _missing_message(known: Official, data_dir: Folder | None) -> str:
-    """Say which files are missing, where they were looked for and how to get them."""
-    how = f"`aol data get {known.name}` downloads it"
+    if folder is not None:
+        return known.load(folder)
+    places = ", ".join(str(folder) for folder in (*search_folders(data_dir), *known.system))
+    problem = f"{name} was not found in {places}"
     for folder in _places(known, data_dir):
         if 0 < len(missing := known.missing(folder)) < len(known.members):
-            return f"{known.name} is incomplete: {folder} lacks {', '.join(missing)}; {how}"
-    places = ", ".join(str(folder) for folder in (*search_folders(data_dir), *known.system))
-    return f"{known.name} was not found in {places}; {how}"
+            problem = f"{name} is incomplete: {folder} lacks {', '.join(missing)}"
+    raise FileNotFoundError(f"{problem}; `aol data get {name}` downloads it")
 
 
 def get(name: str, data_dir: Folder | None = None) -> Path | None:

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from aol import _seeds
-from aol.lab.data.errors import DataError
-from aol.lab.data.images import ImageSet, Normalisation, Pair, Shortcut, split_per_class
+from aol.lab.data.images import DataError, ImageSet, Normalisation, Pair, Shortcut, split_per_class
 from aol.longtail import keep_per_class
 
 _NUISANCE, _BALANCED, _SAMPLES, _NOISE = range(1_000_003, 1_000_007)  # their places in the path of a seed
@@ -63,14 +62,14 @@ def change(
         kept, held = split_per_class(labels, validation, seed=seed)
     own, there = labels.clone(), pair.test.labels
     if nuisance != "none":
-        own[kept] = biased_nuisance(labels[kept], classes, conflicts, seed=seed)
+        own[kept] = other_for_some(labels[kept], classes, conflicts, _seeds.generator(seed, _NUISANCE))
         own[held] = balanced_nuisance(labels[held], classes, seed=seed)
         there = balanced_nuisance(pair.test.labels, classes, seed=seed + 1)
     show = partial(apply, kind=nuisance, pixels=pixels)
     train, test = show(pair.train, nuisance=own), show(pair.test, nuisance=there)
     held_out = train.subset(held) if len(held) else None
     noisy = labels.clone()
-    noisy[kept] = noisy_labels(labels[kept], classes, noise, seed=seed)
+    noisy[kept] = other_for_some(labels[kept], classes, noise, _seeds.generator(seed, _NOISE))
     scales = {name: getattr(pair, name) for name in ("normalisation", "standardised")}
     if train.shape[0] != pair.train.shape[0]:  # grey images became RGB
         scales = {name: Normalisation(grey.scale * 3, grey.shift * 3) for name, grey in scales.items()}
@@ -84,22 +83,13 @@ def change(
     )
 
 
-def biased_nuisance(labels: Tensor, num_classes: int, conflicts: float, *, seed: int) -> Tensor:
-    """Return a nuisance for each sample, `int64 [N]`: its class, but another one for a share of each class."""
-    return _other_for_some(labels, num_classes, conflicts, _seeds.generator(seed, _NUISANCE))
-
-
-def noisy_labels(labels: Tensor, num_classes: int, noise: float, *, seed: int) -> Tensor:
+def other_for_some(labels: Tensor, num_classes: int, share: float, generator: torch.Generator) -> Tensor:
     """Return labels of which a share of each class is replaced by that of another class, at random.
 
     >>> labels = torch.arange(1000) % 10
-    >>> int((noisy_labels(labels, 10, 0.05, seed=0) != labels).sum())
+    >>> int((other_for_some(labels, 10, 0.05, torch.Generator()) != labels).sum())
     50
     """
-    return _other_for_some(labels, num_classes, noise, _seeds.generator(seed, _NOISE))
-
-
-def _other_for_some(labels: Tensor, num_classes: int, share: float, generator: torch.Generator) -> Tensor:
     counts = (torch.bincount(labels, minlength=num_classes) * share).round().to(torch.int64)
     chosen = keep_per_class(labels, counts, generator)
     changed = labels.clone()
@@ -124,13 +114,7 @@ def balanced_nuisance(labels: Tensor, num_classes: int, *, seed: int) -> Tensor:
 
 
 def colours(number: int, saturation: float = 1.0) -> Tensor:
-    """Return as many colours with evenly spaced hues, RGB in [0, 1], `float32 [number, 3]`.
-
-    >>> colours(3)
-    tensor([[1., 0., 0.],
-            [0., 1., 0.],
-            [0., 0., 1.]])
-    """
+    """Return as many colours with evenly spaced hues, RGB in [0, 1], `float32 [number, 3]`."""
     return torch.tensor([colorsys.hsv_to_rgb(place / number, saturation, 1.0) for place in range(number)])
 
 
@@ -139,16 +123,16 @@ def apply(images: ImageSet, kind: str, nuisance: Tensor, *, pixels: bool = True)
 
     Without `pixels` they only get three channels; no pixel is copied.
     """
-    if kind not in ("none", "tint", "patch"):
-        raise ValueError(f"nuisance must be none, tint or patch, not {kind!r}")
     if kind == "none":
         return images
     changed = images.images.expand(-1, 3, -1, -1)  # one channel becomes three; three stay
-    if pixels and kind == "tint":
+    if not pixels:
+        return replace(images, images=changed)
+    if kind == "tint":
         shades = (colours(images.num_classes, _SATURATION) * 255).round().to(torch.int32)[nuisance]
         parts = zip(torch.split(changed, 4096), torch.split(shades[:, :, None, None], 4096), strict=True)
         changed = torch.cat([(part.to(torch.int32) * shade // 255).to(torch.uint8) for part, shade in parts])
-    elif pixels:
+    else:
         side = max(2, changed.shape[-1] // _PATCH)
         changed = changed.clone()
         fill = (colours(images.num_classes) * 255).round().to(torch.uint8)[nuisance]
@@ -165,8 +149,6 @@ def stratified(labels: Tensor, samples: int, *, seed: int) -> Tensor:
     >>> torch.bincount(labels[stratified(labels, 25, seed=0)])
     tensor([15,  8,  2])
     """
-    if samples > labels.numel():
-        raise ValueError(f"samples must be at most {labels.numel()}, the number of training samples, not {samples}.")
     available = torch.bincount(labels)
     exact = available.to(torch.float64) * samples / labels.numel()
     counts = exact.floor().to(torch.int64)

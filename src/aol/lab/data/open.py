@@ -2,24 +2,45 @@
 
 A built-in name is never a folder: write `./digits` for a folder of that name. Layout, classes and labels are checked
 on opening, before training starts.
+
+Folders: `root/train/CLASS/image` beside `root/val` or `root/test`, or `root/CLASS/image` alone, as ImageNet-1k
+(train/n01440764/*.JPEG) and Places365 (train/airfield/*.jpg). Class folders hold images at any depth; other files and
+hidden ones are ignored. Class numbers follow the sorted folder names.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from aol._need import need
 from aol.lab.data.encoded_images import StoredImages
-from aol.lab.data.errors import DataError
-from aol.lab.data.folder import TEST_FOLDERS, open_folder
-from aol.lab.data.images import IMAGENET, Augmentation, ImageSet, Pair, centred, check_labels, split_per_class
+from aol.lab.data.images import (
+    IMAGENET,
+    Augmentation,
+    DataError,
+    ImageSet,
+    Pair,
+    centred,
+    check_labels,
+    split_per_class,
+)
 from aol.lab.data.named import NAMES, Folder, load_named, official_at
-from aol.lab.data.sources import is_source, open_source
 
+if TYPE_CHECKING:
+    from aol.lab.settings import Settings
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+TEST_FOLDERS = ("test", "val", "validation", "valid")
+LABEL_COLUMNS = ("label", "labels", "fine_label")
 _SMALL = 64  # pixels: the largest images of other libraries that are held in memory
 
 
@@ -41,7 +62,7 @@ def open_data(name_or_folder: Folder, data_dir: Folder | None = None) -> Pair[Im
     if word in NAMES:
         return load_named(word, data_dir=data_dir)
     if is_source(word):
-        pair = _stored(word, open_source(word))
+        pair = _pair(word, open_source(word))
         return _in_memory(pair) or pair
     root = Path(word).expanduser().absolute()
     if not word or not root.exists():
@@ -49,10 +70,17 @@ def open_data(name_or_folder: Folder, data_dir: Folder | None = None) -> Pair[Im
     if not root.is_dir():
         raise DataError(f"{root}: a file, not a folder with a data set in it")
     known = official_at(root)
-    return known.load(root) if known else _stored(root.name, open_folder(root))
+    return known.load(root) if known else _pair(root.name, _open_folder(root))
 
 
-def _stored(name: str, splits: Mapping[str, StoredImages]) -> Pair[StoredImages]:
+def open_sets(
+    folders: Mapping[str, str], data_dir: str | None, runs: Iterable[Settings]
+) -> dict[str, Pair[ImageSet] | Pair[StoredImages]]:
+    """Open the data sets of some runs: by name, or from the folder that is given for a name."""
+    return {name: open_data(folders.get(name, name), data_dir) for name in dict.fromkeys(run.data for run in runs)}
+
+
+def _pair(name: str, splits: Mapping[str, StoredImages]) -> Pair[StoredImages]:
     """Return splits as train, test and, where there is one more, validation, all with the classes of train.
 
     A split whose labels are all -1, as in the test splits of competitions, is left out. Without a test split, a fifth
@@ -97,3 +125,138 @@ def _in_memory(pair: Pair[StoredImages]) -> Pair[ImageSet] | None:
     train, test, *rest = splits
     change = Augmentation(pad=min(shape[1:]) // 8, flip=True)
     return Pair(pair.name, train, test, pair.classes, centred(3), IMAGENET, change, rest[0] if rest else None)
+
+
+# Folders of images
+
+
+class _FolderImages(StoredImages):
+    """The images of one split folder, in the order of sorted class and file names; `inside` is its path in the set."""
+
+    def __init__(self, folder: Path, name: str, inside: str = "") -> None:
+        classes = _class_folders(folder)
+        if not classes:
+            raise DataError(f"{folder}: no class folders in it")
+        files = [sorted(_images(folder / label)) for label in classes]
+        if empty := [label for label, images in zip(classes, files, strict=True) if not images]:
+            raise DataError(f"{folder / empty[0]}: an empty class folder, no image in it")
+        labels = torch.arange(len(files)).repeat_interleave(torch.tensor([len(images) for images in files]))
+        super().__init__(name, [_as_text(label) for label in classes], labels)
+        self._folder, self._inside = str(folder), inside
+        # One array: of a million strings, every worker would get a copy.
+        self._files = np.array([os.fsencode(file) for images in files for file in images])
+
+    def encoded(self, place: int) -> str:
+        return os.path.join(self._folder, os.fsdecode(self._files[place]))
+
+    source = encoded
+
+    def names(self, index: Tensor) -> list[str]:
+        return [_as_text(os.path.join(self._inside, os.fsdecode(self._files[at]))) for at in index.tolist()]
+
+    def _choose(self, index: Tensor) -> None:
+        self._files = self._files[index.numpy()]
+
+
+def _class_folders(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _as_text(name: str) -> str:
+    r"""Return a file's name as text that can be written anywhere: bytes that are no UTF-8 become a code.
+
+    >>> _as_text(os.fsdecode(b"caf\xe9"))
+    'caf\\xe9'
+    """
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _images(folder: Path) -> Iterator[str]:
+    """Yield the paths of the images in a class folder and below it, from the name of the folder on."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        inside = os.path.relpath(place, folder.parent)
+        images = (name for name in files if name.lower().endswith(EXTENSIONS) and not name.startswith("."))
+        yield from (os.path.join(inside, name) for name in images)
+
+
+def _open_folder(root: Path) -> dict[str, StoredImages]:
+    """Open the splits of a folder: `train` and those beside it that have class folders, or the whole as `train`."""
+    if (root / "train").is_dir():
+        names = ["train", *(name for name in TEST_FOLDERS if (root / name).is_dir() and _class_folders(root / name))]
+        return {name: _FolderImages(root / name, f"{root.name}/{name}", name) for name in names}
+    classes = _class_folders(root)
+    if len(classes) < 2 or {label.lower() for label in classes} <= {*TEST_FOLDERS, "train", "training", "testing"}:
+        tables = next(root.rglob("*.parquet"), None) or next(root.rglob("*.arrow"), None)
+        hint = f"; it has tables: use hf:{root}" if tables else ""
+        raise DataError(f"{root}: neither a folder named train nor at least two class folders in it{hint}")
+    return {"train": _FolderImages(root, f"{root.name}/train")}
+
+
+# Hugging Face
+
+
+def is_source(word: str) -> bool:
+    """Return whether a word names a data set that Hugging Face `datasets` reads.
+
+    >>> is_source("hf:beans"), is_source("photos")
+    (True, False)
+    """
+    return word.startswith("hf:") and len(word) > 3
+
+
+class _TableImages(StoredImages):
+    """A split with a column of images and a column of labels; rows are read from the Arrow file when asked for."""
+
+    def __init__(self, rows: Any, name: str) -> None:
+        datasets = _datasets()
+        images = [column for column, kind in rows.features.items() if isinstance(kind, datasets.Image)]
+        columns = [column for column in LABEL_COLUMNS if column in rows.features]
+        if not images or not columns:
+            wanted = "an Image column" if not images else f"a column of labels ({', '.join(LABEL_COLUMNS)})"
+            raise DataError(f"{name}: {wanted} is needed, among {', '.join(rows.features)}")
+        values = rows.with_format("arrow")[columns[0]][:].to_numpy(zero_copy_only=False)
+        if values.dtype.kind not in "iu" or not len(values):
+            raise DataError(f"{name}: one whole number as the label of each image is needed, not {values.dtype}")
+        labels = torch.from_numpy(values.astype("int64"))
+        super().__init__(name, getattr(rows.features[columns[0]], "names", None) or (), labels)
+        self._image = images[0]
+        self._rows = rows.select_columns(images[:1]).cast_column(images[0], datasets.Image(decode=False))
+
+    def encoded(self, place: int) -> str | io.BytesIO:
+        cell = self._rows[int(place)][self._image] or {}
+        if cell.get("bytes") is None and not cell.get("path"):
+            raise DataError(f"{self.source(place)}: no image in it")
+        return str(cell["path"]) if cell.get("bytes") is None else io.BytesIO(cell["bytes"])
+
+    def source(self, place: int) -> str:
+        return f"{self.name} (row {place})"
+
+    def names(self, index: Tensor) -> list[str]:
+        return [f"{self.name}#{row}" for row in index.tolist()]
+
+    def _choose(self, index: Tensor) -> None:
+        self._rows = self._rows.select(index.numpy())
+
+
+def _datasets() -> Any:
+    return need("datasets", "a data set of Hugging Face")
+
+
+def open_source(word: str) -> dict[str, StoredImages]:
+    """Open the splits of `hf:NAME`, `hf:NAME:CONFIGURATION` (from the cache, or the hub), or `hf:FOLDER`."""
+    datasets, rest = _datasets(), word.removeprefix("hf:")
+    folder = Path(rest).expanduser()
+    name, _, configuration = rest.partition(":")
+    try:
+        if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():  # of save_to_disk
+            opened = datasets.load_from_disk(str(folder))
+        elif folder.is_dir():
+            opened = datasets.load_dataset(str(folder))
+        else:
+            opened = datasets.load_dataset(name, configuration or None)
+    except (OSError, ValueError, RuntimeError) as reason:  # not there, no network, another configuration
+        raise DataError(f"{word}: {' '.join(str(reason).split())}") from reason
+    splits = opened if isinstance(opened, Mapping) else {"train": opened}
+    return {split: _TableImages(rows, f"{word}/{split}") for split, rows in splits.items()}

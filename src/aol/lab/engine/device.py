@@ -19,46 +19,16 @@ if TYPE_CHECKING:
 
 # Of glibc's malloc.h. 32 MiB is the most that every version accepts, and what malloc itself grows to.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = (-1, 512 << 20), (-3, 32 << 20)
-# What torchrun, or a person, has put into the environment.
-_TOGETHER, _MEETING = ("RANK", "WORLD_SIZE"), ("MASTER_ADDR", "MASTER_PORT")
 
 
 def launched() -> tuple[int, int]:
-    """Return rank and number of the processes that torchrun started; refuse variables that are set by halves.
+    """Return rank and number of the processes that torchrun started.
 
     >>> launched()
     (0, 1)
     """
-    given = [name for name in _TOGETHER if name in os.environ]
-    if not given:
-        return 0, 1
-    rank, world = _whole("RANK"), _whole("WORLD_SIZE")
-    missing = [name for name in (*_TOGETHER, *(_MEETING if world > 1 else ())) if not os.environ.get(name)]
-    if missing:
-        raise WrongSettingsError(
-            f"the environment sets {' and '.join(given)}, but not {' and '.join(missing)}: start several processes by "
-            "torchrun, which sets all of them, or unset them to train with one."
-        )
-    if not 0 <= rank < world:
-        raise WrongSettingsError(f"RANK must lie in 0 to WORLD_SIZE - 1 = {world - 1}, not {rank}.")
-    return rank, world
-
-
-def local_rank() -> int:
-    """Return which of the processes on this machine this is, counted from zero."""
-    return _whole("LOCAL_RANK")
-
-
-def local_processes() -> int:
-    """Return how many processes torchrun has started on this machine; one without torchrun."""
-    return max(1, _whole("LOCAL_WORLD_SIZE"))
-
-
-def _whole(name: str) -> int:
-    text = os.environ.get(name) or "0"
-    if not text.isdecimal() or len(text) > 9:
-        raise WrongSettingsError(f"the environment variable {name} must be a whole number of 0 or more, not {text!r}.")
-    return int(text)
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    return int(os.environ.get("RANK", "0")) if world > 1 else 0, world
 
 
 def keep_freed_memory() -> bool:
@@ -100,7 +70,7 @@ def usable_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device("cuda", local_rank()) if name == "cuda" else torch.device(name)
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if name == "cuda" else torch.device(name)
     except RuntimeError as error:
         raise WrongSettingsError(f"--device must be auto, cpu, cuda or cuda:N, not {name!r}.") from error
     if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):

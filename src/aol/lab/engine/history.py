@@ -12,8 +12,8 @@ from aol import metrics
 
 # By epoch: one number a run.
 EPOCH = (
-    "epoch", "lr", "seconds", "images_per_second", "train_seconds", "data_seconds", "train_loss", "train_accuracy",
-    "test_accuracy", "validation_accuracy", "threshold", "test_conflict_accuracy", "test_worst_group",
+    "epoch", "lr", "seconds", "images_per_second", "train_loss", "train_accuracy", "test_accuracy",
+    "validation_accuracy", "threshold", "test_conflict_accuracy", "test_worst_group",
     *(f"test_{name}" for name in metrics.NAMES),
 )  # fmt: skip
 # By epoch and class: C numbers a run.
@@ -53,19 +53,13 @@ class History:
         """Return one reading by class over time, `float32 [E, R, C]`."""
         return torch.stack([block[CLASS.index(name)] for block in self._by_class])
 
-    def last(self, name: str, *, by_class: bool = False) -> Tensor:
-        """Return one reading of the last epoch, `float64 [R]`, or by class, `float32 [R, C]`."""
-        return self._by_class[-1][CLASS.index(name)] if by_class else self._by_epoch[-1][EPOCH.index(name)]
-
     def state_dict(self) -> dict[str, Any]:
-        """Return all readings as tensors."""
+        """Return all readings as tensors; None before the first epoch."""
         names = {"by_epoch": self._by_epoch, "by_class": self._by_class}
         return {name: torch.stack(rows) if rows else None for name, rows in names.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over the readings of another history."""
-        by_epoch, by_class = (state[name] for name in ("by_epoch", "by_class"))
         self._by_epoch, self._by_class = (
-            list(() if by_epoch is None else by_epoch),
-            list(() if by_class is None else by_class),
+            [] if state[name] is None else list(state[name]) for name in ("by_epoch", "by_class")
         )

@@ -25,10 +25,6 @@ Shape: TypeAlias = tuple[int, int, int]  # channels, height, width of images
 
 # The most pixels, of all runs together, that a CPU evaluates at once: maps of 16 channels have 4 MiB and stay cached.
 _PIECE = 1 << 16
-# Steps are captured for a full batch and for the last, smaller one, each with its own memory; evaluation batches have a
-# fixed number of images whatever the number of runs.
-_CAPTURES = 2.2
-_SPARE = 0.1
 
 
 class SingleRun(nn.Module):
@@ -68,7 +64,7 @@ def build(runs: Sequence[Settings], *, num_classes: int, shape: Shape, alone: bo
             bias = net.get_submodule(head_name(net)).get_parameter("bias")
             nn.init.constant_(bias, sigmoid_bias(num_classes))
         made.append(net)
-    return SingleRun(made[0]) if len(made) == 1 and (alone or not nets.can_stack(made[0])) else nets.stack(made)
+    return SingleRun(made[0]) if len(made) == 1 and (alone or nets.obstacle(made[0])) else nets.Stacked(made)
 
 
 def make_network(run: Settings, num_classes: int, shape: Shape) -> nets.Network:
@@ -132,7 +128,11 @@ class Learner:
         self._learning = nn.parallel.DistributedDataParallel(self.net) if together else self._quick
         self._parameters = list(self.net.parameters())
         self._optimiser = self._make_optimiser()
-        self._by_loss = _rows_by_loss(runs, device)
+        kinds: dict[float | None, list[int]] = {}  # γ of the focal loss, 0 for sigmoid, None for softmax: rows
+        for row, run in enumerate(runs):
+            gamma = None if run.loss == "softmax" else 0.0 if run.loss == "sigmoid" else run.gamma
+            kinds.setdefault(gamma, []).append(row)
+        self._by_loss = [(gamma, torch.tensor(rows, device=device)) for gamma, rows in kinds.items()]
         self._loss_order = torch.cat([rows for _, rows in self._by_loss]).argsort()
         self.offset: Tensor | None = None  # [R, C]: added to the logits in the loss; keeps its memory, as graphs need
         self.by_count = torch.tensor([run.divide_by == "count" for run in runs], device=device)
@@ -149,8 +149,7 @@ class Learner:
         return cast(nn.Module, net.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
 
     def _make_optimiser(self) -> torch.optim.Optimizer:
-        s = self.settings
-        bias = self.net.head.get_parameter("bias")
+        s, bias = self.settings, self.net.head.get_parameter("bias")
         rest = [parameter for parameter in self._parameters if parameter is not bias]
         # Biases of sigmoid heads do not decay. Runs with and without such heads share the tensor: `_update` decays it.
         groups = [{"params": rest, "weight_decay": s.weight_decay}, {"params": [bias], "weight_decay": 0.0}]
@@ -191,12 +190,9 @@ class Learner:
         self._optimiser.step()
 
     def _losses(self, logits: Tensor, label: Tensor) -> Tensor:
-        def of(gamma: float | None, logits: Tensor, label: Tensor) -> Tensor:
-            return softmax_loss(logits, label) if gamma is None else focal_loss(logits, label, gamma)
-
         if len(self._by_loss) == 1:  # no rows to gather, whose gradients a GPU would sort to add
-            return of(self._by_loss[0][0], logits, label)
-        parts = [of(gamma, logits[rows], label[rows]) for gamma, rows in self._by_loss]
+            return _loss(self._by_loss[0][0], logits, label)
+        parts = [_loss(gamma, logits[rows], label[rows]) for gamma, rows in self._by_loss]
         return torch.cat(parts)[self._loss_order]
 
     def _forward(self, net: nn.Module, images: Tensor) -> Tensor:
@@ -220,9 +216,8 @@ class Learner:
 
     def broadcast_buffers(self) -> None:
         """Broadcast the running statistics of the first process: each has seen only its part of the batches."""
-        if _distributed.world()[1] > 1:
-            for buffer in self.net.buffers():
-                torch.distributed.broadcast(buffer, 0)
+        for buffer in self.net.buffers() if _distributed.world()[1] > 1 else ():
+            torch.distributed.broadcast(buffer, 0)
 
     def tensors(self) -> Iterator[Tensor]:
         """Yield every tensor that a step changes."""
@@ -245,25 +240,8 @@ class Learner:
                 self._optimiser.state[parameter] = {"momentum_buffer": own}
 
 
-def _rows_by_loss(runs: Sequence[Settings], device: torch.device) -> list[tuple[float | None, Tensor]]:
-    """Return the rows of each loss: γ of the focal loss (0 for sigmoid), or None for softmax."""
-    kinds: dict[float | None, list[int]] = {}
-    for row, run in enumerate(runs):
-        gamma = None if run.loss == "softmax" else 0.0 if run.loss == "sigmoid" else run.gamma
-        kinds.setdefault(gamma, []).append(row)
-    return [(gamma, torch.tensor(rows, device=device)) for gamma, rows in kinds.items()]
-
-
-# How many runs fit on a GPU: memory grows linearly with them; the data set is shared by all.
-
-
-def runs_that_fit(free: int, size: int, most: int) -> int:
-    """Return how many runs of `size` bytes fit into `free` bytes, from 1 to `most`.
-
-    >>> runs_that_fit(free=100, size=3, most=64), runs_that_fit(free=100, size=300, most=64)
-    (13, 1)
-    """
-    return max(1, min(most, int((1 - _SPARE) * free / (_CAPTURES * max(size, 1)))))
+def _loss(gamma: float | None, logits: Tensor, label: Tensor) -> Tensor:
+    return softmax_loss(logits, label) if gamma is None else focal_loss(logits, label, gamma)
 
 
 def step_bytes(run: Settings, shape: Shape, num_classes: int, device: torch.device) -> int:

@@ -1,4 +1,4 @@
-"""What offline, arrival and stream training share: passes, folding of answers, readings, history, state.
+"""The training loop of a group of runs: passes, folding of answers, readings, history, state; and its scenarios.
 
 A loop trains one group of runs as one network. It writes no files: the caller saves its state between epochs. All
 randomness is a function of (seed, epoch), so that such a state is all a resumed run needs.
@@ -7,6 +7,7 @@ randomness is a function of (seed, epoch), so that such a state is all a resumed
 from __future__ import annotations
 
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,20 +20,22 @@ from torch import Tensor
 
 from aol import _distributed, _seeds
 from aol.ages import SampleAges
-from aol.class_ages import ClassAges
+from aol.class_ages import ClassAges, Threshold
 from aol.lab.engine.history import History
 from aol.lab.engine.learner import Learner, rate_at
-from aol.lab.engine.passes import CleanPass, Observer, Readings, Trained, TrainPass
+from aol.lab.engine.passes import CleanPass, Readings, Trained, TrainPass
 from aol.lab.engine.run_margins import RunMargins
 from aol.lab.engine.run_weights import RunWeights, SampleSignals
 from aol.lab.engine.samples import orders, pool
 from aol.lab.engine.source import AnyPair, shape_of, sources
 from aol.lab.engine.stored_source import FromStorage
 from aol.lab.methods import WEIGHTINGS, Inputs
-from aol.lab.settings import Settings
+from aol.lab.settings import Settings, memory_capacity
+from aol.memory import KeepAll, KeepLast, Memory, Reservoir
 from aol.metrics import class_metrics
 from aol.readings import precision
 from aol.records.history import SampleHistory
+from aol.streams import Arrivals, LimitedAccess, ShiftingTail
 from aol.weights import ErrorRates
 
 _NETWORK = 1_000_008  # this use's place in the path of a seed; above every step of a stream
@@ -121,22 +124,23 @@ class Loop(ABC):
         trained, by_class = self._learn()
         if self.margins.any:
             by_class["offset"] = self._used_offset
+        count, accuracy = by_class["train_count"], by_class["train_accuracy"]
         by_epoch: dict[str, Tensor | float] = {
             "epoch": self.epoch + 1,
             "lr": self._rates[-1],
             "train_loss": trained.loss,
-            **self._train_readings(by_class),
+            "train_accuracy": (count * accuracy).nansum(1) / count.sum(1),
         }
+        if isinstance(self.ages, ClassAges):
+            by_epoch["threshold"] = self.ages.threshold
         if (self.epoch + 1) % self.settings.eval_every == 0 or self.epoch + 1 == self.settings.epochs:
             by_epoch |= self._test_readings(by_class)
         for row, finite in enumerate((trained.loss.isfinite() & self._finite).tolist()):
             if not finite and not self.failed[row]:
                 self.failed[row] = self.epoch + 1
         seconds = time.perf_counter() - start
-        if trained.seconds is not None and trained.waited is not None:
-            by_epoch |= {"train_seconds": trained.seconds, "data_seconds": trained.waited}
-        speed = trained.images * len(self.runs) / seconds
-        self.history.add({**by_epoch, "seconds": seconds, "images_per_second": speed}, by_class)
+        by_epoch |= {"seconds": seconds, "images_per_second": trained.images * len(self.runs) / seconds}
+        self.history.add(by_epoch, by_class)
         self.epoch += 1
 
     def close(self) -> None:
@@ -152,17 +156,18 @@ class Loop(ABC):
         ages = self.ages if isinstance(self.ages, SampleAges) else None
         return Inputs(self.runs, counts, self.ages.class_weight, self.error_rates.class_weight, ages, self.signals)
 
-    def orders(self, weight: Tensor) -> Tensor:
-        """Return the order of each run's m samples in this epoch, which have `weight [R, m]`."""
-        return orders(self.runs, weight, self.epoch)
-
     def train_pass(self, position: Tensor, weight: Tensor, counts: Tensor) -> Trained:
         """Train on the samples at `position [R, m]` of the pool, in that order; `counts` of their classes."""
         if self._train_pass is None:
             observes = self.settings.signal == "train" or self.margins.in_training
-            observer = Observer(self._observe_step if observes else None, tensors=self._observed_tensors)
-            classes, size = self.num_classes, position.shape[1]
-            self._train_pass = TrainPass(self.learner, self.train, num_classes=classes, size=size, observer=observer)
+            self._train_pass = TrainPass(
+                self.learner,
+                self.train,
+                num_classes=self.num_classes,
+                size=position.shape[1],
+                observe=self._observe_step if observes else None,
+                observed=self._observed_tensors,
+            )
         weight = weight.masked_fill(self.weights.resampled, 1.0)
         number, base = self._train_pass.number, self.settings.lr
         self._rates = [rate_at(self.settings, self.epoch * number + step, number) for step in range(number)]
@@ -189,7 +194,6 @@ class Loop(ABC):
         `most`: the most samples of any such pass, where their number changes.
         """
         if self._clean_pass is None:
-            soft = self.margins.in_clean_pass
             self._clean_pass = CleanPass(
                 self.learner,
                 self.train,
@@ -197,7 +201,8 @@ class Loop(ABC):
                 size=most or position.shape[1],
                 shared=False,
                 keep=self.keep_samples or any(WEIGHTINGS[run.weighting].needs_loss for run in self.runs),
-                observer=Observer(clean=partial(self.margins.observe_logits, soft), tensors=self.margins.pending),
+                observe=partial(self.margins.observe_logits, self.margins.in_clean_pass),
+                observed=self.margins.pending,
             )
         readings = self._evaluate(self._clean_pass, self.pool.gather(1, position), times)
         rank, world = _distributed.world()
@@ -210,14 +215,16 @@ class Loop(ABC):
             self.samples.observe(mine, readings.answers)
         if self.signals is not None and readings.answers is not None:
             self.signals.observe(position, readings.answers[1])
-        return {"train_count": readings.count, **readings.by_class("train")}
+        return {"train_count": readings.sums[0], **readings.by_class("train")}
 
     def fold(self, observed: Tensor) -> None:
         """Fold the answers to the samples at these positions into ages, rates, and all that is remembered of them.
 
         Margins move as fast as the network learns: by the learning rate at the end of this epoch.
         """
-        self.ages.advance()
+        with warnings.catch_warnings():  # the table of the command line says how many thresholds were 0
+            warnings.filterwarnings("ignore", message="The threshold was 0")
+            self.ages.advance()
         self.error_rates.advance()
         base = self.settings.lr
         self.margins.advance(rate_at(self.settings, 1000 * self.epoch + 999, 1000) / base if base else 1.0)
@@ -284,13 +291,8 @@ class Loop(ABC):
                 self.learner.offset = torch.zeros_like(offsets)
             self.learner.offset.copy_(offsets)
 
-    # Readings
-
-    def _train_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
-        count, accuracy = by_class["train_count"], by_class["train_accuracy"]
-        return {"train_accuracy": (count * accuracy).nansum(1) / count.sum(1)}
-
     def _test_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
+        """Return readings on the test set and the held-out samples; add those by class."""
         readings = self._evaluate(self._test_pass, self._every)
         rank, world = _distributed.world()
         self.test_ages.observe(self._every[rank::world], readings.correct)
@@ -301,21 +303,16 @@ class Loop(ABC):
         by_epoch: dict[str, Tensor | float] = {"test_accuracy": readings.accuracy}
         for name, values in class_metrics(accuracy, precision=share, counts=self.counts.cpu()).items():
             by_epoch[f"test_{name}"] = values
-        if self.conflicting is not None:
-            by_epoch |= self._group_readings(readings.correct, self.conflicting)
+        if self.conflicting is not None:  # a group: a class with its own nuisance, or with another one
+            group = (2 * self.test.labels + self.conflicting)[rank::world].expand_as(readings.correct)
+            sums = torch.zeros((2, len(self.runs), 2 * self.num_classes), dtype=torch.float64, device=self.device)
+            seen = torch.stack((readings.correct, torch.ones_like(readings.correct))).to(sums.dtype)
+            right, count = _distributed.total(sums.scatter_add_(2, group.expand(2, -1, -1), seen))
+            by_epoch["test_conflict_accuracy"] = right[:, 1::2].sum(1) / count[:, 1::2].sum(1)
+            by_epoch["test_worst_group"] = (right / count).nan_to_num(1.0).amin(1)
         if self.held_out.numel():
             by_epoch["validation_accuracy"] = self._evaluate(self._held_out_pass, self.held_out).accuracy
         return by_epoch
-
-    def _group_readings(self, correct: Tensor, conflicting: Tensor) -> dict[str, Tensor | float]:
-        """Return the accuracy on conflicting test samples, and that of the worst group; this process has `correct`."""
-        rank, world = _distributed.world()
-        group = (2 * self.test.labels + conflicting)[rank::world].expand_as(correct)
-        sums = torch.zeros((2, len(self.runs), 2 * self.num_classes), dtype=torch.float64, device=self.device)
-        sums.scatter_add_(2, group.expand(2, -1, -1), torch.stack((correct, torch.ones_like(correct))).to(sums.dtype))
-        right, count = _distributed.total(sums)
-        conflict = right[:, 1::2].sum(1) / count[:, 1::2].sum(1)
-        return {"test_conflict_accuracy": conflict, "test_worst_group": (right / count).nan_to_num(1.0).amin(1)}
 
     # State
 
@@ -331,10 +328,133 @@ class Loop(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of another loop of the same runs; after an error, this loop must not be used."""
-        if state["keep_samples"] != self.keep_samples:
-            raise ValueError("These runs were started with another choice of --keep-samples; use the same one.")
         if state["runs"] != [run.run_id for run in self.runs]:
             raise ValueError("The state is of other runs, or of the same in another order.")
         for name, mine in self._states().items():
             mine.load_state_dict(state[name])
         self.epoch, self.failed = state["epoch"], list(state["failed"])
+
+
+class OfflineLoop(Loop):
+    """Trains on the whole set every epoch or, in the scenario "arrival", on the part of it that arrives.
+
+    An epoch: weights from the ages so far → order → one training pass → one clean pass over the same samples → ages.
+    """
+
+    ages: SampleAges
+
+    def _make_ages(self, rho: Tensor) -> SampleAges:
+        runs, s, size = self.runs, self.settings, self.labels.numel()
+        arrives = s.scenario == "arrival"
+        absent = "grow" if arrives else "keep"
+        if self.keep_samples:
+            self.samples = SampleHistory(len(runs), size, absent=absent, device=self.device)
+        if any(WEIGHTINGS[run.weighting].remembers for run in runs):
+            self.signals = SampleSignals(runs, size, self.device)
+        self._arrivals = [Arrivals(self.labels, s.fraction, steps=s.epochs, seed=run.seed) for run in runs if arrives]
+        how: dict[str, Any] = {"rho": rho, "fuse": s.fuse, "absent": absent, "device": self.device}
+        return SampleAges(self.labels, num_classes=self.num_classes, **how)
+
+    def _learn(self) -> tuple[Trained, dict[str, Tensor]]:
+        signal = self.settings.signal
+        here = torch.arange(self.labels.numel(), device=self.device).expand(len(self.runs), -1)  # [R, m]
+        if self._arrivals:
+            here = torch.stack([arrivals[self.epoch] for arrivals in self._arrivals]).to(self.device)
+        if signal == "before":
+            readings = self.clean_pass(here)
+            self.fold(here)
+
+        inputs = self.inputs(self.counts)
+        by_class = self.weights.by_class(inputs, epoch=self.epoch)
+        by_sample = self.weights.by_sample(by_class, inputs, self.labels, epoch=self.epoch)
+        position = here.gather(1, orders(self.runs, by_sample.gather(1, here), self.epoch))
+        trained = self.train_pass(position, by_sample.gather(1, position), self.counts)
+
+        if signal == "eval":
+            readings = self.clean_pass(here)
+            self.fold(here)
+        elif signal != "before":
+            readings = trained.by_class()
+        if signal == "train":
+            self.fold(position)
+        if signal != "none":
+            readings |= {"age": self.ages.mean_age, "smoothed_age": self.ages.class_age}
+        if self.samples is not None:
+            if signal == "train":  # only whether answers were right is known here
+                self.samples.observe(position, None)
+            self.samples.advance(self.ages.age)
+        return trained, {**readings, "weight": self.weights.mean_by_class(by_class, by_sample, self.labels)}
+
+
+class StreamLoop(Loop):
+    """Trains R runs, each on its own stream. "train" readings are of the samples in memory, repeats counted.
+
+    A step: its samples enter the memory → one training pass over them → one clean pass over the memory → ages.
+    """
+
+    ages: ClassAges
+
+    def _make_ages(self, rho: Tensor) -> ClassAges:
+        self._streams = [_stream(run, self.labels) for run in self.runs]
+        self._memories = [_memory(run) for run in self.runs]
+        threshold: list[Threshold] = ["median" if run.threshold is None else run.threshold for run in self.runs]
+        return ClassAges(self.num_classes, rho=rho, threshold=threshold, device=self.device)
+
+    def _learn(self) -> tuple[Trained, dict[str, Tensor]]:
+        signal, size = self.settings.signal, self.labels.numel()
+        samples = torch.stack([stream[self.epoch] for stream in self._streams])
+        for memory, indices in zip(self._memories, samples, strict=True):
+            memory.add(indices)
+        shown = samples.to(self.device)  # [R, m]
+        if signal == "before":
+            readings = self.clean_pass(shown, most=size)
+            self.fold(shown)
+
+        label = self.labels[shown]
+        counts = torch.zeros((len(self.runs), self.num_classes), dtype=torch.int64, device=self.device)
+        counts.scatter_add_(1, label, torch.ones_like(label))
+        by_class = self.weights.by_class(self.inputs(counts), epoch=self.epoch)
+        position = shown.gather(1, orders(self.runs, by_class.gather(1, label), self.epoch))
+        trained = self.train_pass(position, by_class.gather(1, self.labels[position]), counts)
+
+        if signal == "eval":
+            readings = self.clean_pass(*self._remembered(), most=size)
+        elif signal != "before":
+            readings = trained.by_class()
+        if signal in ("eval", "train"):
+            self.fold(shown)
+        if signal != "none":
+            readings |= {"age": self.ages.age, "smoothed_age": self.ages.ema}
+        return trained, {**readings, "weight": by_class}
+
+    def _remembered(self) -> tuple[Tensor, Tensor]:
+        """Return the samples in memory, each once, and how often each is remembered, both `int64 [R, m]`."""
+        remembered = torch.stack([memory.counts(self.labels.numel()) for memory in self._memories]).to(self.device)
+        known = remembered > 0
+        most = int(known.sum(1).max())
+        # Remembered samples first; runs with fewer of them are padded with others, which count zero times.
+        index = known.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
+        return index, remembered.gather(1, index)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return networks, optimiser, ages, history and memories."""
+        return {**super().state_dict(), "memories": [memory.state_dict() for memory in self._memories]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the state of another loop of the same runs."""
+        super().load_state_dict(state)
+        for memory, own in zip(self._memories, state["memories"], strict=True):
+            memory.load_state_dict(own)
+
+
+def _stream(run: Settings, labels: Tensor) -> LimitedAccess | ShiftingTail:
+    if run.stream == "access":
+        return LimitedAccess(labels, run.fraction, steps=run.epochs, seed=run.seed)
+    assert run.imbalance is not None
+    return ShiftingTail(labels, run.imbalance, period=run.period, steps=run.epochs, seed=run.seed)
+
+
+def _memory(run: Settings) -> Memory:
+    if capacity := memory_capacity(run.memory):
+        return Reservoir(capacity, seed=run.seed)
+    return KeepAll() if run.memory == "all" else KeepLast()

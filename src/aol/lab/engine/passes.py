@@ -1,23 +1,21 @@
 """One pass over samples, to train or to evaluate. Batches are read from buffers that hold the whole pass, at a cursor.
 
-The tensors of a batch thus keep their memory, as a CUDA graph needs (`capture.py`), and an epoch never waits for the
-device.
+The tensors of a batch thus keep their memory, as a CUDA graph needs, and an epoch never waits for the device.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from aol import _distributed
-from aol.lab.engine.capture import Captured
 from aol.lab.engine.learner import Learner
-from aol.lab.engine.source import OnDevice, Source
+from aol.lab.engine.source import Source
 from aol.lab.engine.stored_source import FromStorage
 from aol.losses import loss_total
 from aol.readings import SUMS, add_readings, answers, means
@@ -27,36 +25,86 @@ from aol.records.history import ANSWER, answer
 # have 16 MiB: larger than 32 MiB, malloc would return them to the system, and fault all pages in again.
 _EVALUATION_BATCH = {"cpu": (4096, 1 << 18), "cuda": (65536, 1 << 26)}
 _STREAMED_BATCH = 256  # the most images of an evaluation batch that is decoded meanwhile: the first one is there sooner
+_WARM_UPS = 3  # calls before a capture: kernels are compiled, optimiser buffers created
 
 
-@dataclass(frozen=True)
-class Observer:
-    """What looks at each batch of a pass, on the device: it must not wait for it.
+class Captured:
+    """A function that is captured once as a CUDA graph and then replayed; without CUDA it is called each time.
+
+    Everything it reads and writes must keep its memory between calls, and nothing in it may wait for the device.
 
     Args:
-        training: called with positions, labels, which were right, and answers, each `[R, B]`, and logits `[R, B, C]`.
-        clean: called with labels `[R, B]`, logits `[R, B, C]`, and how often each counts, `[R, B]`.
-        tensors: returns the tensors that these change.
+        work: the function, without arguments or result.
+        device: the device of its tensors.
+        touched: returns the tensors it changes; they are restored after the warm-up calls before a capture.
+        capture: False for work that cannot be captured, such as communication between processes.
     """
 
-    training: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None] | None = None
-    clean: Callable[[Tensor, Tensor, Tensor], None] | None = None
-    tensors: Callable[[], Iterable[Tensor]] = tuple
+    def __init__(
+        self,
+        work: Callable[[], None],
+        *,
+        device: torch.device,
+        touched: Callable[[], Iterable[Tensor]],
+        capture: bool = True,
+    ) -> None:
+        self._work, self._touched, self._device = work, touched, device
+        self._capture = capture and device.type == "cuda"
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        """Call the function once."""
+        if not self._capture:
+            self._work()
+            return
+        if self._graph is None:
+            self._graph = self._record()
+        self._graph.replay()
+
+    def _record(self) -> torch.cuda.CUDAGraph:
+        with torch.cuda.device(self._device):
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            # Random numbers are put back, too, so that a resumed run draws the same ones after its own warm-up.
+            with torch.random.fork_rng(devices=[self._device]), torch.cuda.stream(side):
+                for _ in range(_WARM_UPS):
+                    with restored(self._touched):
+                        self._work()
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            # Threads that move decoded images into pinned memory may allocate it meanwhile.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._work()
+        return graph
+
+
+@contextmanager
+def restored(tensors: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
+    """Restore the values of tensors afterwards; those created in between become zero, as new optimiser buffers are.
+
+    >>> value = torch.ones(2)
+    >>> with restored(lambda: [value]):
+    ...     _ = value.mul_(5)
+    >>> value
+    tensor([1., 1.])
+    """
+    before = {tensor.data_ptr(): (tensor, tensor.detach().clone()) for tensor in tensors() if tensor.numel()}
+    yield
+    with torch.no_grad():
+        for tensor in tensors():
+            if tensor.numel():
+                _, old = before.get(tensor.data_ptr(), (tensor, None))
+                tensor.zero_() if old is None else tensor.copy_(old)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Results of a training pass: mean loss `[R]`, right answers and samples by class `[R, C]`, images of each run.
-
-    Of large images also the seconds of the pass, and those in which the device waited for images.
-    """
+    """Results of a training pass: mean loss `[R]`, right answers and samples by class `[R, C]`, images of each run."""
 
     loss: Tensor
     right: Tensor
     count: Tensor
     images: int
-    seconds: float | None = None
-    waited: float | None = None
 
     def by_class(self) -> dict[str, Tensor]:
         """Return samples and accuracy of each class, `[R, C]`, by their names in the history."""
@@ -67,23 +115,36 @@ class TrainPass:
     """Trains for one pass over m samples a run: all `steps`, then `result`, once an epoch.
 
     Args:
+        learner: the networks.
+        source: the images.
+        num_classes: C.
         size: m, the same in every pass.
+        observe: called on the device after each step, without waiting for it, with positions, labels, which were right,
+            and answers, each `[R, B]`, and logits `[R, B, C]`.
+        observed: returns the tensors that `observe` changes.
     """
 
     def __init__(
-        self, learner: Learner, source: Source, *, num_classes: int, size: int, observer: Observer | None = None
+        self,
+        learner: Learner,
+        source: Source,
+        *,
+        num_classes: int,
+        size: int,
+        observe: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None] | None = None,
+        observed: Callable[[], Iterable[Tensor]] = tuple,
     ) -> None:
-        self._learner, self._source, self._observer = learner, source, observer or Observer()
+        self._learner, self._source, self._observe, self._observed = learner, source, observe, observed
         device, runs = learner.device, len(learner.runs)
-        self._size, self._batch = size, learner.settings.batch_size
+        self._size, batch = size, learner.settings.batch_size
         rank, self._world = _distributed.world()
-        self._mine, self._real = share(size, self._batch, rank, self._world, device)
-        self._share = -(-self._batch // self._world)
+        self._mine, self._real = share(size, batch, rank, self._world, device)
+        self._share = -(-batch // self._world)
         shape = (runs, self._mine.numel())
         self._place = torch.zeros(shape, dtype=torch.int64, device=device)
         self._position = torch.zeros_like(self._place)
         self._weight = torch.zeros(shape, device=device)
-        self.number = -(-size // self._batch)  # of optimiser steps
+        self.number = -(-size // batch)  # of optimiser steps
         self._rates = torch.zeros(self.number, device=device)
         self._cursor = torch.zeros((), dtype=torch.int64, device=device)
         self._step = torch.zeros_like(self._cursor)
@@ -91,7 +152,6 @@ class TrainPass:
         self._sums = torch.zeros((2, runs, num_classes), dtype=torch.float64, device=device)
         self._batches: dict[int, Captured] = {}
         self._shown: Tensor | None = None  # the images of a captured step, where they come from storage
-        self._start = 0.0
 
     def steps(
         self,
@@ -103,11 +163,10 @@ class TrainPass:
         epoch: int,
         seeds: Sequence[int],
     ) -> Iterator[int]:
-        """Train on `place [R, m]`, indices into the data set, in that order; an observer gets `position`.
+        """Train on `place [R, m]`, indices into the data set, in that order; `observe` gets `position`.
 
         Gives one training step after the other to the device; yields how many images each has in all processes.
         """
-        self._start = time.perf_counter()
         self._place.copy_(place[:, self._mine])
         self._position.copy_(position[:, self._mine])
         self._weight.copy_(weight[:, self._mine] * self._real)
@@ -131,11 +190,7 @@ class TrainPass:
         """Return what came of the pass, of all processes."""
         self._learner.broadcast_buffers()
         sums, losses = _distributed.total(self._sums), _distributed.total(self._losses)
-        trained = Trained(losses / self._world / self.number, sums[0].clone(), sums[1].clone(), self._size)
-        if isinstance(self._source, OnDevice):
-            return trained
-        losses.cpu()  # waits for the device: a pass over large images takes long enough to be timed
-        return replace(trained, seconds=time.perf_counter() - self._start, waited=self._source.waited)
+        return Trained(losses / self._world / self.number, sums[0].clone(), sums[1].clone(), self._size)
 
     def _captured(self, size: int, images: Tensor | None = None) -> Captured:
         """Return the training step of a batch of some size; `images` keep their memory between steps."""
@@ -158,7 +213,7 @@ class TrainPass:
     def _touched(self) -> Iterator[Tensor]:
         yield from (self._cursor, self._step, self._losses, self._sums)
         yield from self._learner.tensors()
-        yield from self._observer.tensors()
+        yield from self._observed()
 
     def _work(self, size: int, images: Tensor | None = None) -> None:
         """Train on the next batch."""
@@ -169,7 +224,10 @@ class TrainPass:
             assert not isinstance(self._source, FromStorage)
             images = self._source.augmented(place, at)
         real = self._real.index_select(0, at)
-        total = self._total(weight, real) if self._world > 1 else None
+        total = None
+        if self._world > 1:  # the divisor of each run's losses, over all processes
+            by_count = loss_total(real.to(weight.dtype).expand_as(weight))
+            total = torch.where(self._learner.by_count, by_count, loss_total(weight))
         rate = self._rates.index_select(0, self._step[None])[0]
         loss, logits = self._learner.step(images, label, weight, rate, total)
         predicted, known = answers(logits)
@@ -177,19 +235,14 @@ class TrainPass:
         self._losses += loss
         counted = real.to(torch.float64).expand(label.shape)
         self._sums.scatter_add_(2, label.expand(2, -1, -1), torch.stack((right * counted, counted)))
-        if self._observer.training is not None:
+        if self._observe is not None:
             position = self._position.index_select(1, at)
             if self._world > 1:  # padding does not count
                 position, label, right, predicted = (t[:, real] for t in (position, label, right, predicted))
                 logits = logits[:, real]
-            self._observer.training(position, label, right, predicted, logits)
+            self._observe(position, label, right, predicted, logits)
         self._cursor += size
         self._step += 1
-
-    def _total(self, weight: Tensor, real: Tensor) -> Tensor:
-        """Return the divisor of each run's losses, over all processes."""
-        by_count = loss_total(real.to(weight.dtype).expand_as(weight))
-        return torch.where(self._learner.by_count, by_count, loss_total(weight))
 
 
 def share(size: int, batch: int, rank: int, world: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -225,14 +278,9 @@ class Readings:
     answers: Tensor | None = None
 
     @property
-    def count(self) -> Tensor:
-        """How many samples of each class there were, `[R, C]`."""
-        return self.sums[0]
-
-    @property
     def accuracy(self) -> Tensor:
         """The accuracy of each run, `[R]`."""
-        return self.sums[1].sum(1) / self.count.sum(1)
+        return self.sums[1].sum(1) / self.sums[0].sum(1)
 
     def by_class(self, split: str) -> dict[str, Tensor]:
         """Return accuracy, loss and margin of each class, `[R, C]`, NaN where there was no sample, by their names."""
@@ -243,9 +291,15 @@ class CleanPass:
     """Classifies samples in evaluation mode, unaugmented, and sums readings by class: all `steps`, then `result`.
 
     Args:
+        learner: the networks.
+        source: the images.
+        num_classes: C.
         size: the most samples of a pass.
         shared: whether all runs have the same samples.
         keep: also return the answer to each sample.
+        observe: called on the device after each batch, without waiting for it, with labels `[R, B]`, logits
+            `[R, B, C]`, and how often each counts, `[R, B]`.
+        observed: returns the tensors that `observe` changes.
     """
 
     def __init__(
@@ -257,9 +311,10 @@ class CleanPass:
         size: int,
         shared: bool,
         keep: bool = False,
-        observer: Observer | None = None,
+        observe: Callable[[Tensor, Tensor, Tensor], None] | None = None,
+        observed: Callable[[], Iterable[Tensor]] = tuple,
     ) -> None:
-        self._learner, self._source, self._observer = learner, source, observer or Observer()
+        self._learner, self._source, self._observe, self._observed = learner, source, observe, observed
         device, runs = learner.device, len(learner.runs)
         self._rank, self._world = _distributed.world()
         images, pixels = _EVALUATION_BATCH.get(device.type, _EVALUATION_BATCH["cpu"])
@@ -298,10 +353,15 @@ class CleanPass:
             for images in self._source.clean(index, batch=self._batch):
                 self._work(images.shape[-4], images)
                 yield images.shape[-4] * self._world
-        else:
-            for start in range(0, size, self._batch):
-                self._captured(self._batch if self._fixed else min(self._batch, size - start))()
-                yield min(self._batch, size - start) * self._world
+            return
+        for start in range(0, size, self._batch):
+            left = min(self._batch, size - start)
+            batch = self._batch if self._fixed else left
+            if batch not in self._batches:
+                work = partial(self._work, batch)
+                self._batches[batch] = Captured(work, device=self._learner.device, touched=self._touched)
+            self._batches[batch]()
+            yield left * self._world
 
     def result(self) -> Readings:
         """Return readings: sums over all processes, but `correct` only of the own share, `index[..., rank::world]`."""
@@ -309,15 +369,9 @@ class CleanPass:
         correct, predicted = self._correct[:, : self._shown].clone(), self._predicted[:, : self._shown].clone()
         return Readings(correct, predicted, _distributed.total(self._sums).clone(), answers)
 
-    def _captured(self, size: int) -> Captured:
-        if size not in self._batches:
-            work = partial(self._work, size)
-            self._batches[size] = Captured(work, device=self._learner.device, touched=self._touched)
-        return self._batches[size]
-
     def _touched(self) -> Iterator[Tensor]:
         yield from (self._cursor, self._sums, self._correct, self._predicted, self._answers)
-        yield from self._observer.tensors()
+        yield from self._observed()
 
     def _work(self, size: int, images: Tensor | None = None) -> None:
         """Evaluate the next batch."""
@@ -330,8 +384,8 @@ class CleanPass:
         label = self._source.labels[index].expand(logits.shape[0], -1)
         times = self._times.index_select(1, at)
         right, predicted = add_readings(self._sums, logits, label, times)
-        if self._observer.clean is not None:
-            self._observer.clean(label, logits, times)
+        if self._observe is not None:
+            self._observe(label, logits, times)
         self._correct.index_copy_(1, at, right)
         self._predicted.index_copy_(1, at, predicted)
         if self._answers.numel():

@@ -18,8 +18,7 @@ from aol.weights import combine, gather, temper
 class RunWeights:
     """The weights of R runs by class, `[R, C]`, and by sample, `[R, n]`; ones in the epochs before a run's `start`.
 
-    Attributes:
-        resampled: `bool [R, 1]`, which runs draw samples by weight instead of weighting the loss.
+    `resampled`, bool `[R, 1]`, says which runs draw samples by weight instead of weighting the loss.
     """
 
     def __init__(self, runs: Sequence[Settings], device: torch.device) -> None:

@@ -20,6 +20,7 @@ from aol.lab.data.nuisance import change
 from aol.lab.engine.stored_source import Decoded, FromStorage, Reader, keep
 from aol.lab.settings import Settings, WrongSettingsError
 
+_AUGMENT = 1_000_002  # this use's place in the path of a seed; orders are 1,000,001
 AnyPair: TypeAlias = Pair[ImageSet] | Pair[StoredImages]
 
 
@@ -57,7 +58,7 @@ class OnDevice:
         self.labels, self._pixels = images.labels.to(device), images.images.to(device)
         self.area = images.shape[1] * images.shape[2]
         self._normalisation, self._augmentation = normalisation, augmentation
-        self._draws: augment.Draws | None = None
+        self._draws: augment.Draws | None = None  # keeps its memory, which captured batches read
         self._affine = [torch.tensor(values, device=device) for values in (normalisation.scale, normalisation.shift)]
         self._by_kernel = device.type == "cuda" and find_spec("triton") is not None and self._pixels.is_contiguous()
 
@@ -69,42 +70,38 @@ class OnDevice:
         """Draw the augmentation of all `size` places of an epoch's order; this process trains on the places `mine`."""
         if self._augmentation is None:
             return
-        own = sorted(set(seeds))  # runs of one seed share their draws
-        generators = [_seeds.generator(seed, _AUGMENT, epoch, device=self._pixels.device) for seed in own]
-        drawn = augment.draw(size, self._augmentation, generator=generators).batch(mine)
-        rows = torch.tensor([own.index(seed) for seed in seeds], device=self._pixels.device)
-        drawn = augment.Draws(*(part.index_select(0, rows) for part in drawn))
+        own, device = sorted(set(seeds)), self._pixels.device  # runs of one seed share their draws
+        generators = [_seeds.generator(seed, _AUGMENT, epoch, device=device) for seed in own]
+        rows = torch.tensor([own.index(seed) for seed in seeds], device=device)
+        parts = augment.draw(size, self._augmentation, generator=generators)
+        drawn = augment.Draws(*(part[:, mine].index_select(0, rows) for part in parts))
         if self._draws is None or self._draws.row.shape != drawn.row.shape:
             self._draws = drawn
-        else:  # in place: captured batches read this memory
-            for old, new in zip(self._draws, drawn, strict=True):
-                old.copy_(new)
+        for old, new in zip(self._draws, drawn, strict=True):
+            old.copy_(new)
 
     def augmented(self, index: Tensor, at: Tensor) -> Tensor:
         """Return samples `index [R, B]` as network input, augmented as drawn for the places `at [B]`."""
         if self._augmentation is None or self._draws is None:
             return self.plain(index)
         drawn = augment.Draws(*(part.index_select(1, at) for part in self._draws))
-        pad = self._augmentation.pad
-        if self._by_kernel:
-            return self._gathered(index, drawn, pad)
-        return augment.training_batch(self._pixels, index, drawn, pad=pad, normalisation=self._normalisation)
+        return self._batch(index, drawn, self._augmentation.pad)
 
     def plain(self, index: Tensor) -> Tensor:
         """Return samples without augmentation: `[..., C, H, W]` of `index [...]`."""
+        return self._batch(index, None, 0)
+
+    def _batch(self, index: Tensor, draws: augment.Draws | None, pad: int) -> Tensor:
         if self._by_kernel:
-            return self._gathered(index, None, 0)
+            from aol.lab.nets.fused import images  # needs Triton
+
+            scale, shift = self._affine
+            batch: Tensor = images.batch(self._pixels, index, draws, pad=pad, scale=scale, shift=shift)
+            return batch
+        if draws is not None:  # padding is black before normalisation, as in the usual pipeline
+            return self._normalisation(augment.crop_flip(self._pixels, index, draws, pad=pad))
         pixels = self._pixels.index_select(0, index.flatten())
         return self._normalisation(pixels.view(*index.shape, *pixels.shape[1:]))
-
-    def _gathered(self, index: Tensor, draws: augment.Draws | None, pad: int) -> Tensor:
-        from aol.lab.nets.fused import images  # needs Triton
-
-        batch: Tensor = images.batch(self._pixels, index, draws, pad=pad, scale=self._affine[0], shift=self._affine[1])
-        return batch
-
-
-_AUGMENT = 1_000_002  # this use's place in the path of a seed; orders are 1,000,001
 
 
 Source: TypeAlias = OnDevice | Decoded | FromStorage

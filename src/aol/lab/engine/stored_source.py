@@ -11,7 +11,6 @@ import gc
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from itertools import islice
@@ -22,11 +21,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from aol.lab.data.encoded_images import StoredImages, centre_boxes, crop_boxes, draw_crops
-from aol.lab.data.errors import DataError
-from aol.lab.data.images import Normalisation
-from aol.lab.data.resample import Ragged, resample, view_of
-from aol.lab.engine.device import local_processes
+from aol.lab.data.encoded_images import Ragged, StoredImages, centre_boxes, crop_boxes, draw_crops, view_of
+from aol.lab.data.images import DataError, Normalisation
 
 _CHUNK = 32  # images of a request: the first batch comes soon, and answers are small in shared memory
 
@@ -34,18 +30,14 @@ _CHUNK = 32  # images of a request: the first batch comes soon, and answers are 
 class Reader:
     """Reads images of a split in the worker processes of a DataLoader, which stay from pass to pass until `close`.
 
-    Args:
-        split: the images.
-        size: side of their views.
-        workers: how many processes; by default one for each core if the device is a GPU, else none. The processes of
-            torchrun on one machine divide its cores.
-        device: where images go.
+    `size` is the side of their views. By default there are as many `workers` as cores if the device is a GPU, else
+    none. The processes of torchrun on one machine divide its cores.
     """
 
     def __init__(self, split: StoredImages, size: int, *, workers: int | None, device: torch.device) -> None:
         if workers is None:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            workers = max(1, cores // local_processes()) if device.type == "cuda" else 0
+            workers = max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))) if device.type == "cuda" else 0
         self.split, self.size, self.device, self._workers = split, size, device, workers
         self._requests: list[Any] = []
         self._loader: DataLoader[Any] | None = None
@@ -112,12 +104,12 @@ def _begin(_: int) -> None:
 
 
 class FromStorage:
-    """A set of any size, decoded while training; `waited`: seconds of the last pass of waiting for images."""
+    """A set of any size, decoded while training."""
 
     def __init__(self, reader: Reader, scale: Normalisation, *, augment: bool) -> None:
         self._reader, self._scale, self._augment = reader, scale, augment
         self.labels, self.names = reader.split.labels.to(reader.device), reader.split.names
-        self.area, self.waited = reader.size**2, 0.0
+        self.area = reader.size**2
 
     def train(self, order: Tensor, mine: Tensor, *, batch: int, epoch: int, seeds: Sequence[int]) -> Iterator[Tensor]:
         """Yield augmented batches `[1, B, C, H, W]` of the places `mine` of `order [1, n]`."""
@@ -134,11 +126,8 @@ class FromStorage:
         chunks = [torch.split(part, _CHUNK) for part in torch.split(places, batch)]
         every = [chunk for parts in chunks for chunk in parts]
         answers = self._reader.answers("view", every, () if draws is None else [draws[chunk] for chunk in every])
-        self.waited = 0.0
         for parts in chunks:
-            start = time.perf_counter()
-            pixels = list(islice(answers, len(parts)))
-            self.waited += time.perf_counter() - start
+            pixels = islice(answers, len(parts))
             moved = torch.cat([part.to(self._reader.device, non_blocking=True) for part in pixels])
             yield self._scale(moved.permute(0, 3, 1, 2).contiguous())
         next(answers, None)  # its end: the processes then wait for the next pass
@@ -149,14 +138,12 @@ class FromStorage:
 
 
 class Decoded:
-    """A set that was decoded once and is kept on the device, where batches are cut, resized and mirrored."""
-
-    waited = 0.0  # seconds in which the device waited for images
+    """A set that was decoded once and is kept on a GPU, where batches are cut, resized and mirrored."""
 
     def __init__(self, reader: Reader, images: Ragged, scale: Normalisation, *, augment: bool) -> None:
         self.labels, self.names = reader.split.labels.to(reader.device), reader.split.names
         self.area = reader.size**2
-        self._images, self._scale, self._augment, self._size = images, scale, augment, reader.size
+        self._images, self._augment, self._size = images, augment, reader.size
         self._sizes = torch.stack((images.height, images.width), 1)
         self._centre = centre_boxes(self._sizes).to(torch.float32)
         self._boxes: Tensor | None = None  # [R, N, 5], of this epoch; keeps its memory, as graphs need
@@ -182,14 +169,11 @@ class Decoded:
         return self._batch(index, self._centre[index.reshape(-1)])
 
     def _batch(self, index: Tensor, boxes: Tensor) -> Tensor:
-        flat, size = index.reshape(-1), self._size
-        view = view_of(self._sizes[flat], boxes, size)
-        if index.is_cuda:
-            from aol.lab.nets.fused.resample import batch  # needs Triton
+        from aol.lab.nets.fused.resample import batch  # needs Triton
 
-            images: Tensor = batch(self._images, flat, view, size=size, scale=self._affine[0], shift=self._affine[1])
-        else:
-            images = self._scale(resample(self._images, flat, view, size=size))
+        flat, size, (scale, shift) = index.reshape(-1), self._size, self._affine
+        view = view_of(self._sizes[flat], boxes, size)
+        images: Tensor = batch(self._images, flat, view, size=size, scale=scale, shift=shift)
         return images.view(*index.shape, 3, size, size)
 
 

@@ -1,4 +1,4 @@
-"""Networks by name, each initialised from an explicit seed; `stack` turns R of them into one.
+"""Networks by name, each initialised from an explicit seed; `Stacked` turns R of them into one.
 
 Every network ends in a linear layer called `head`. Names are imported when they are first used.
 """
@@ -10,15 +10,15 @@ from aol._lazy import lazy
 if TYPE_CHECKING:
     from aol.lab.nets.layers import Network, channelwise
     from aol.lab.nets.registry import make, names
-    from aol.lab.nets.stacked import CannotStack, Stacked, can_stack, obstacle, stack
+    from aol.lab.nets.stacked import Stacked, obstacle
 
-__all__ = ["CannotStack", "Network", "Stacked", "can_stack", "channelwise", "make", "names", "obstacle", "stack"]
+__all__ = ["Network", "Stacked", "channelwise", "make", "names", "obstacle"]
 
 __getattr__, __dir__ = lazy(
     __name__,
     {
         "aol.lab.nets.layers": ("Network", "channelwise"),
         "aol.lab.nets.registry": ("make", "names"),
-        "aol.lab.nets.stacked": ("CannotStack", "Stacked", "can_stack", "obstacle", "stack"),
+        "aol.lab.nets.stacked": ("Stacked", "obstacle"),
     },
 )

@@ -34,7 +34,16 @@ def build_external(name: str, classes: int, channels: int, size: int) -> Network
         raise ValueError(f"{name} fails for {given}: {_summary(error)}") from error
     if not isinstance(net, nn.Module):
         raise ValueError(f"{name} must return a torch.nn.Module, not a {type(net).__name__}")
-    _check_output(name, net, classes, channels, size)
+    was, images = net.training, torch.zeros(1, channels, size, size)
+    try:
+        with torch.no_grad():
+            logits = net.eval()(images)
+    except Exception as error:
+        raise ValueError(f"{name} fails on images {list(images.shape)}: {_summary(error)}") from error
+    net.train(was)
+    shape = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+    if shape != [1, classes]:
+        raise ValueError(f"{name} must return logits [B, {classes}], not {shape} for one image")
     head = head_name(net)
     if not head or net.get_submodule(head).out_features != classes:
         raise ValueError(f"{name} must end in a torch.nn.Linear with a bias, called head or made after all others")
@@ -47,7 +56,7 @@ def head_name(net: nn.Module) -> str:
     >>> head_name(nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
     '3'
     """
-    linear = [name for name, each in net.named_modules() if isinstance(each, nn.Linear) and each.bias is not None]
+    linear = [name for name, part in net.named_modules() if isinstance(part, nn.Linear) and part.bias is not None]
     return "head" if "head" in linear else linear[-1] if linear else ""
 
 
@@ -86,17 +95,3 @@ def _function(module: str, name: str) -> Build:
     if not callable(function):
         raise ValueError(f"the module {module!r} has no function {name!r}")
     return cast(Build, function)
-
-
-def _check_output(name: str, net: nn.Module, classes: int, channels: int, size: int) -> None:
-    was, images = net.training, torch.zeros(1, channels, size, size)
-    try:
-        with torch.no_grad():
-            logits = net.eval()(images)
-    except Exception as error:
-        raise ValueError(f"{name} fails on images {list(images.shape)}: {_summary(error)}") from error
-    finally:
-        net.train(was)
-    shape = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-    if shape != [1, classes]:
-        raise ValueError(f"{name} must return logits [B, {classes}], not {shape} for one image")

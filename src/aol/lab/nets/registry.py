@@ -36,8 +36,8 @@ def _build(place: str, classes: int, channels: int, size: int) -> Network:
 
 NETWORKS: dict[str, Entry] = {
     "cnn": Entry(partial(_build, "cnn.CNN"), 8, smallest=4),
-    "resnet32": Entry(partial(_build, "resnet_cifar.resnet32"), 32, multiple=4),
-    "resnet34-cifar": Entry(partial(_build, "resnet_cifar.resnet34_cifar"), 32),
+    "resnet32": Entry(partial(_build, "resnet.resnet32"), 32, multiple=4),
+    "resnet34-cifar": Entry(partial(_build, "resnet.resnet34_cifar"), 32),
     "resnet34": Entry(partial(_build, "resnet.resnet34"), 224, smallest=32),
     "resnet50": Entry(partial(_build, "resnet.resnet50"), 224, smallest=32),
 }
@@ -53,11 +53,7 @@ def is_external(name: str) -> bool:
 
 
 def names() -> tuple[str, ...]:
-    """List the names `make` knows.
-
-    >>> names()
-    ('cnn', 'resnet32', 'resnet34-cifar', 'resnet34', 'resnet50')
-    """
+    """List the names `make` knows."""
     return tuple(NETWORKS)
 
 
@@ -78,9 +74,6 @@ def make(name: str, *, num_classes: int, in_channels: int = 3, image_size: int |
 
     if name not in NETWORKS and not is_external(name):
         raise ValueError(f"name must be one of {', '.join(names())}, timm:NAME or MODULE:FUNCTION; got {name!r}")
-    for argument, value in (("num_classes", num_classes), ("in_channels", in_channels)):
-        if value < 1:
-            raise ValueError(f"{argument} must be at least 1, got {value}")
     entry = NETWORKS.get(name) or Entry(partial(build_external, name), 32)
     size = entry.image_size if image_size is None else image_size
     if size < entry.smallest or size < 1 or size % entry.multiple:

@@ -1,7 +1,10 @@
-"""Residual networks, and ResNet-34 and ResNet-50 as for 224×224 images.
+"""Residual networks, and those of common sizes.
 
-Assumes nothing of the image but its channels; a shortcut may ask for even sizes. All layers have PyTorch's
-default initialisation.
+ResNet-34 and ResNet-50 are for 224×224 images; ResNet-32 of the paper's tables and ResNet-34 of its first observation
+are for 32×32 images.
+
+Assumes nothing of the image but its channels; height and width must be multiples of 4 for ResNet-32, whose shortcuts
+say so if not. All layers have PyTorch's default initialisation.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from aol.lab.nets.layers import Head, Network, channelwise
+from aol.lab.nets.layers import HalvingShortcut, Head, Network, channelwise
 from aol.lab.nets.norm_relu import norm_relu
 
 Shortcut = Callable[[int, int, int], nn.Module]  # (channels in, channels out, stride) → module
@@ -156,3 +159,47 @@ def _stem(in_channels: int, width: int) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(in_channels, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
     )
+
+
+def _small_stem(in_channels: int, width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(in_channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+
+
+def parameter_free(in_channels: int, out_channels: int, stride: int) -> nn.Module:
+    """Make ResNet-32's shortcut: nothing within a stage, 2×2 mean and zero channels across stages.
+
+    >>> parameter_free(16, 32, 2)
+    HalvingShortcut(extra=16, runs=1)
+    """
+    if stride == 1:
+        return nn.Identity()
+    return HalvingShortcut(out_channels - in_channels)
+
+
+def resnet32(num_classes: int, in_channels: int = 3, *, blocks: Sequence[int] = (5, 5, 5), width: int = 16) -> ResNet:
+    """CIFAR ResNet-32: three stages of five basic blocks, 16, 32, 64 channels, shortcuts without parameters.
+
+    >>> sum(p.numel() for p in resnet32(10).parameters())
+    464154
+    """
+    stem = _small_stem(in_channels, width)
+    return ResNet(stem, blocks=blocks, width=width, num_classes=num_classes, shortcut=parameter_free)
+
+
+def resnet34_cifar(
+    num_classes: int, in_channels: int = 3, *, blocks: Sequence[int] = (3, 4, 6, 3), width: int = 64
+) -> ResNet:
+    """CIFAR ResNet-34: 3×3 stem, no max-pool, the last batch-norm scale of each block starts at zero.
+
+    Every block then starts as its shortcut, so that depth does no harm at a high first rate.
+
+    >>> sum(p.numel() for p in resnet34_cifar(100).parameters())
+    21328292
+    """
+    net = ResNet(
+        _small_stem(in_channels, width), blocks=blocks, width=width, num_classes=num_classes, shortcut=projection
+    )
+    for module in net.modules():
+        if isinstance(module, BasicBlock):
+            nn.init.zeros_(module.norm2.weight)
+    return net

@@ -17,10 +17,6 @@ from aol.lab.nets.layers import entry_of, is_channelwise, split_runs
 from aol.lab.nets.stacked_layers import RULES, StackedConv2d, StackedLinear
 
 
-class CannotStack(TypeError):  # noqa: N818 (a sentence, not a noun)
-    """These networks cannot be stacked; the message names the module that prevents it."""
-
-
 def obstacle(net: nn.Module) -> str | None:
     """Why `net` cannot be stacked, in words that name the module; None if it can.
 
@@ -53,15 +49,6 @@ def _obstacle(module: nn.Module, path: str, owners: dict[nn.Parameter, tuple[nn.
     return None
 
 
-def can_stack(net: nn.Module) -> bool:
-    """Whether `stack` knows every part of `net`; `obstacle` says why not.
-
-    >>> can_stack(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 2)))
-    True
-    """
-    return obstacle(net) is None
-
-
 class Stacked(nn.Module):
     """R networks as one: images [R, B, C, H, W], or [B, C, H, W] seen by all runs → logits [R, B, K].
 
@@ -70,7 +57,8 @@ class Stacked(nn.Module):
     momentum and weight decay, AdamW) trains R independent networks. What is not element-wise, such as a
     gradient norm, must be taken on `run_view`.
 
-    Images that lie in memory as [B, R, C, H, W], or as [B, H, W, R, C] (channels last), are not copied.
+    Images that lie in memory as [B, R, C, H, W], or as [B, H, W, R, C] (channels last), are not copied. The networks
+    given are not touched.
 
     >>> import torch
     >>> from aol.lab.nets import make
@@ -78,13 +66,20 @@ class Stacked(nn.Module):
     >>> stacked = Stacked(nets)
     >>> stacked(torch.zeros(3, 2, 1, 8, 8)).shape, stacked.num_runs
     (torch.Size([3, 2, 10]), 3)
+    >>> Stacked([nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))])
+    Traceback (most recent call last):
+    ...
+    TypeError: cannot stack: module '1' is a LayerNorm, for which no stacked layer is known
     """
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
         super().__init__()
-        check_alike(networks)
+        first = _signature(networks[0])
+        for run, network in enumerate(networks):
+            if _signature(network) != first:
+                raise ValueError(f"networks must be alike but for their values; network {run} differs from network 0")
         if reason := obstacle(networks[0]):
-            raise CannotStack(f"cannot stack: {reason}")
+            raise TypeError(f"cannot stack: {reason}")
         self.num_runs = len(networks)
         self.network = _join(networks)
         self.training = self.network.training
@@ -135,33 +130,10 @@ class Stacked(nn.Module):
         >>> torch.equal(Stacked(nets).unstack(2)["0.weight"], nets[2][0].weight)
         True
         """
-        if not 0 <= run < self.num_runs:
-            raise IndexError(f"run must be in [0, {self.num_runs}), got {run}")
         return {
             name: self.run_view(value.detach())[run].reshape(self._shapes[name]).clone().contiguous()
             for name, value in self.network.state_dict().items()
         }
-
-
-def stack(networks: Sequence[nn.Module]) -> Stacked:
-    """R networks alike but for their values → one that computes them all; the given ones are not touched.
-
-    >>> stack([nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))])
-    Traceback (most recent call last):
-    ...
-    aol.lab.nets.stacked.CannotStack: cannot stack: module '1' is a LayerNorm, for which no stacked layer is known
-    """
-    return Stacked(networks)
-
-
-def check_alike(networks: Sequence[nn.Module]) -> None:
-    """Raise ValueError unless there is a network, and all are alike but for their values."""
-    if not networks:
-        raise ValueError("networks must hold at least one network, got none")
-    first = _signature(networks[0])
-    for run, network in enumerate(networks):
-        if _signature(network) != first:
-            raise ValueError(f"networks must be alike but for their values; network {run} differs from network 0")
 
 
 def _signature(net: nn.Module) -> tuple[object, ...]:

@@ -107,7 +107,7 @@ def _open(folders: Mapping[str, str], data_dir: str | None, runs: Sequence[Setti
     """Open the data sets of some runs: by name, or from the folder that was given for a name."""
     from aol.lab.data import open_data
     from aol.lab.data.named import NAMES, NUM_CLASSES
-    from aol.lab.data.sources import is_source
+    from aol.lab.data.open import is_source
 
     pairs: dict[str, AnyPair] = {}
     for name in dict.fromkeys(run.data for run in runs):
@@ -190,7 +190,7 @@ def _run(args: argparse.Namespace) -> int:
             progress,
             keep=OVER_TIME,
             require=study.keep,
-            prepare=lambda _: write_request(store.folder, request),
+            prepare=partial(write_request, store.folder, request),
             work=work_of(args, opened),
         )
     finally:
@@ -210,7 +210,7 @@ def _run(args: argparse.Namespace) -> int:
     groups={"execution": unchanged(EXECUTION)},
 )
 def _resume(args: argparse.Namespace) -> int | None:
-    from aol.lab.train.request import requested_choice, requested_options, requested_runs
+    from aol.lab.train.request import requested, requested_runs
     from aol.records.store import Store, read_request
 
     if not args.folder.is_dir():
@@ -221,10 +221,10 @@ def _resume(args: argparse.Namespace) -> int | None:
             f"{args.folder} does not say what to continue: aol resume takes the --out of aol train, aol stream or "
             "aol study run."
         )
-    options, out = requested_options(request), str(args.folder)
+    options, out = requested("options", request), str(args.folder)
     if request.get("command") == "study":
         asked = {"study": str(request.get("study")), "out": out, "stopped": _STOPPED}
-        add_noted(args, _CHOICE, requested_choice(request), options, asked)
+        add_noted(args, _CHOICE, requested("choice", request), options, asked)
         return _run(args)
     add_noted(args, {"out": out, "fresh": False}, options)
     return train_runs(args, requested_runs(request), Store(args.folder), request, resume=True)

@@ -14,7 +14,7 @@ import json
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -25,8 +25,17 @@ from aol._files import remove_partial_files, write_atomically
 from aol.lab.engine.device import launched
 from aol.lab.engine.source import AnyPair
 from aol.lab.settings import Settings, WrongSettingsError, groups
-from aol.lab.train.group_training import Context, Stop, is_out_of_memory, train_group
-from aol.lab.train.groups import ExecutionOptions, RunGroup, begun_groups, check, most_together, new_group, remove_group
+from aol.lab.train.group_training import Context, is_out_of_memory, train_group
+from aol.lab.train.groups import (
+    ExecutionOptions,
+    RunGroup,
+    Stop,
+    begun_groups,
+    check,
+    most_together,
+    new_group,
+    remove_group,
+)
 from aol.lab.train.progress import Silent, duration
 from aol.lab.train.validate import is_complete, read_valid
 from aol.records import samples
@@ -57,14 +66,14 @@ def train(
     keep: Sequence[str] | None = None,
     require: Sequence[str] = (),
     fresh: bool = False,
-    prepare: Callable[[Mapping[str, AnyPair]], None] | None = None,
+    prepare: Callable[[], None] | None = None,
     work: Callable[[Job, Stop], None] | None = None,
 ) -> Outcome:
     """Train all runs that have no complete record; they can be read from the store afterwards.
 
     `keep` names the readings by class to keep of every epoch (None: all), `require` those without which a run counts as
-    missing. `prepare` gets the data sets, in the locked folder; with `fresh` it deletes all runs. `work` trains the
-    groups of a job; by default this process does.
+    missing. `prepare` is called in the locked folder; with `fresh` it deletes all runs. `work` trains the groups of a
+    job; by default this process does.
     """
     stop = Stop(None if options.minutes is None else 60 * options.minutes)
 
@@ -75,14 +84,15 @@ def train(
         # Whatever is wrong with settings or data is reported before anything is written.
         left = _from_first(lambda: list(runs) if fresh else missing(runs))
         pairs = open_data(left)
-        check(left, pairs, options)
+        if warning := check(left, pairs, options):
+            progress.say_once(warning)
 
         def begin() -> list[Settings]:
             store.prepare()
             held.enter_context(store.lock())
             remove_partial_files(store.folder)
             if prepare:
-                prepare(pairs)
+                prepare()
             return missing(left)  # another process may have trained some since
 
         left = _from_first(begin)
@@ -173,14 +183,14 @@ class Job:
         if group.checkpoint.exists():
             hint = f"continue on a larger device, or delete {group.folder} to start them again"
             self.leave(group, f"they were begun together and do not fit into memory: {hint} ({reason})")
-        elif size == 1:
+            return
+        if size == 1:
             self.leave(group, f"a single run does not fit into memory: {group.runs[0].method} ({reason})")
         else:
             half = self._most[group.runs[0].group_key] = -(-size // 2)
             text = f"{size} runs together do not fit into memory: trying {half} together. ({reason})"
             self.context.progress.say(text)
-        if not group.checkpoint.exists():
-            remove_group(group.folder)
+        remove_group(group.folder)
 
     def leave(self, group: RunGroup, reason: str) -> None:
         """Do not train a group."""

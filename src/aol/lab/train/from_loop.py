@@ -1,8 +1,10 @@
-"""From a loop of the engine to the records of its runs."""
+"""From a loop of the engine to the records of its runs, and the command that repeats a run."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,9 @@ from aol._files import write_atomically
 from aol.ages import SampleAges
 from aol.lab.data.encoded_images import StoredImages
 from aol.lab.data.images import ImageSet
-from aol.lab.engine.command import command
 from aol.lab.engine.history import CLASS, EPOCH
 from aol.lab.engine.loop import Loop
+from aol.lab.settings import MARGINS, WEIGHTINGS, Settings, word
 from aol.lab.train.groups import ExecutionOptions
 from aol.records import samples
 from aol.records.previews import save_previews, worth_seeing
@@ -22,43 +24,6 @@ from aol.records.record import Run, by_class_of, versions
 from aol.records.store import Store
 
 OVER_TIME = ("age", "test_accuracy", "train_accuracy")  # readings by class that studies keep of every epoch
-
-
-def records_of(
-    loop: Loop, *, finished: bool, keep: Sequence[str] | None = None, data_dir: str | None = None
-) -> list[Run]:
-    """Return the record of every run of a loop, in its order; `keep` names what to keep of every epoch (None: all)."""
-    state = loop.history.state_dict()
-    by_epoch, by_class = (np.asarray(state[name]) for name in ("by_epoch", "by_class"))
-    runs = []
-    for row, run in enumerate(loop.runs):
-        curves = {name: by_epoch[:, place, row].astype(np.float64) for place, name in enumerate(EPOCH)}
-        readings = {name: by_class[:, place, row].astype(np.float32) for place, name in enumerate(CLASS)}
-        runs.append(
-            Run(
-                id=run.run_id,
-                method=run.method,
-                seed=run.seed,
-                settings=run.as_dict(),
-                classes=list(loop.classes),
-                counts=loop.counts.tolist(),
-                epochs=curves.pop("epoch").astype(np.int64),
-                curves=curves,
-                by_class=by_class_of(readings),
-                over_time={name: values for name, values in readings.items() if keep is None or name in keep},
-                planned=run.epochs,
-                finished=finished,
-                failed_at_epoch=loop.failed[row] or None,
-                seconds=float(f"{curves['seconds'].sum() / len(loop.runs):.4g}"),
-                trained_together=len(loop.runs),
-                stacking=loop.learner.stacking,
-                versions=versions(loop.device),
-                command=command(run, data_dir=data_dir, keep_samples=loop.keep_samples),
-                data=run.data,
-                baseline=run.baseline,
-            )
-        )
-    return runs
 
 
 def write_records(
@@ -70,14 +35,43 @@ def write_records(
     finished: bool,
     keep: Sequence[str] | None,
 ) -> None:
-    """Bring the records of every run up to date; run.json last, so that whoever reads it finds the rest."""
+    """Bring the records of every run up to date; run.json last, so that whoever reads it finds the rest.
+
+    `keep` names the readings by class to keep of every epoch (None: all).
+    """
     for row, run in enumerate(loop.runs):
         folder = store.path(run.run_id)
         if loop.samples is not None:
             _write_samples(loop, images, row, folder, finished=finished)
         if finished and options.networks:
             write_atomically(folder / "network.safetensors", save(loop.learner.network(row)))
-    for record in records_of(loop, finished=finished, keep=keep, data_dir=options.data_dir):
+    state = loop.history.state_dict()
+    by_epoch, by_class = (np.asarray(state[name]) for name in ("by_epoch", "by_class"))
+    for row, run in enumerate(loop.runs):
+        curves = {name: by_epoch[:, place, row].astype(np.float64) for place, name in enumerate(EPOCH)}
+        readings = {name: by_class[:, place, row].astype(np.float32) for place, name in enumerate(CLASS)}
+        record = Run(
+            id=run.run_id,
+            method=run.method,
+            seed=run.seed,
+            settings=run.as_dict(),
+            classes=list(loop.classes),
+            counts=loop.counts.tolist(),
+            epochs=curves.pop("epoch").astype(np.int64),
+            curves=curves,
+            by_class=by_class_of(readings),
+            over_time={name: values for name, values in readings.items() if keep is None or name in keep},
+            planned=run.epochs,
+            finished=finished,
+            failed_at_epoch=loop.failed[row] or None,
+            seconds=float(f"{curves['seconds'].sum() / len(loop.runs):.4g}"),
+            trained_together=len(loop.runs),
+            stacking=loop.learner.stacking,
+            versions=versions(loop.device),
+            command=command(run, data_dir=options.data_dir, keep_samples=loop.keep_samples),
+            data=run.data,
+            baseline=run.baseline,
+        )
         store.write(record)
 
 
@@ -102,3 +96,35 @@ def _write_samples(loop: Loop, images: ImageSet | StoredImages, row: int, folder
         rows = worth_seeing(loop.labels.cpu(), ema.cpu(), kept["mean_other"] - kept["mean_confidence"].sqrt())
         image = images.images.__getitem__ if isinstance(images, ImageSet) else images.whole
         save_previews(folder, rows, image=lambda place: image(int(index[place])))
+
+
+# Settings whose defaults depend on the data set or the command: always part of the command.
+_ALWAYS = ("epochs", "batch_size", "imbalance", "seed")
+
+
+def command(run: Settings, *, data_dir: str | None = None, keep_samples: bool = False) -> str:
+    """Return the command that repeats a run: every setting that differs from its default.
+
+    >>> command(Settings(weighting="aol", rho=0.3))
+    'aol train --imbalance 50 --epochs 30 --batch-size 128 --weighting aol --rho 0.3 --seed 0'
+    """
+    stream = run.scenario == "stream"
+    words = ["aol", "stream" if stream else "train"]
+    shown = {*_ALWAYS, *MARGINS[run.margin].settings}
+    if stream:
+        shown |= {"schedule", "warmup"}
+    if run.scenario == "arrival" or (stream and run.stream == "access"):
+        shown |= {"fraction"}
+    if "rho" in WEIGHTINGS[run.weighting].settings:
+        shown |= {"rho"}
+    usual = replace(run, divide_by="auto", warmup=None)
+    for field in fields(Settings):
+        value = getattr(run, field.name)
+        if field.name in {"divide_by", "warmup"} - shown and value == getattr(usual, field.name):
+            continue
+        if field.name != "scenario" and (field.name in shown or value != field.default):
+            flag = "steps" if stream and field.name == "epochs" else field.name.replace("_", "-")
+            words += [f"--{flag}", word(value)]
+    if data_dir is not None:
+        words += ["--data-dir", data_dir]
+    return shlex.join([*words, *(["--keep-samples"] if keep_samples else [])])

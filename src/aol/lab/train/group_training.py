@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import signal
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import FrameType
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
-import torch.distributed as dist
 
+from aol import _distributed
 from aol.lab.engine.device import one_thread
-from aol.lab.engine.loop import Loop
-from aol.lab.engine.offline import OfflineLoop
+from aol.lab.engine.loop import Loop, OfflineLoop, StreamLoop
 from aol.lab.engine.source import AnyPair, data_of
-from aol.lab.engine.stream import StreamLoop
 from aol.lab.settings import Settings, WrongSettingsError
 from aol.lab.train.from_loop import write_records
-from aol.lab.train.groups import ExecutionOptions, RunGroup, is_small, load_checkpoint, save_checkpoint
+from aol.lab.train.groups import ExecutionOptions, RunGroup, Stop, is_small, load_checkpoint, save_checkpoint
 from aol.lab.train.progress import Silent, describe, imbalance_note
 from aol.records.store import Store
 
@@ -58,49 +52,6 @@ class Context:
         )
 
 
-@dataclass
-class Stop:
-    """When to stop: after some seconds, or at SIGTERM or Ctrl-C; `signal` is which of them came."""
-
-    limit: float | None = None
-    signal: int = 0
-    came: bool = False
-    start: float = field(default_factory=time.monotonic)
-
-    def before(self, seconds: float = 0.0) -> bool:
-        """Return whether there is no time left for something that takes so long; all processes agree."""
-        self.came = self.came or bool(self.signal) or self.left() < seconds
-        if dist.is_initialized():
-            wishes: list[Any] = [None] * dist.get_world_size()
-            dist.all_gather_object(wishes, (self.came, self.signal))
-            self.came, self.signal = any(came for came, _ in wishes), max(number for _, number in wishes)
-        return self.came
-
-    def left(self) -> float:
-        """Return the seconds that are left; infinity without a limit."""
-        return math.inf if self.limit is None else self.start + self.limit - time.monotonic()
-
-    @contextlib.contextmanager
-    def on_signal(self) -> Iterator[None]:
-        """Stop at the end of an epoch on SIGTERM, which schedulers send before they kill, and on the first Ctrl-C."""
-
-        def ask(number: int, _frame: FrameType | None) -> None:
-            if self.signal and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            self.signal = number
-
-        main = threading.current_thread() is threading.main_thread()
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT) if main}
-        for number, handler in before.items():
-            if handler != signal.SIG_IGN:  # as in the background of a shell
-                signal.signal(number, ask)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
 def make_loop(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: ExecutionOptions) -> Loop:
     """Return the loop that trains a group, before its first epoch."""
     kind = StreamLoop if runs[0].scenario == "stream" else OfflineLoop
@@ -114,7 +65,7 @@ def train_group(group: RunGroup, context: Context, stop: Stop) -> bool:
     Of several processes that train one network, the first writes.
     """
     options, progress, pairs = context.options, context.progress, context.pairs
-    writes = not dist.is_initialized() or dist.get_rank() == 0
+    writes = _distributed.world()[0] == 0
     saved, saving = time.monotonic(), 0.0
 
     def save(finished: bool) -> None:
@@ -124,17 +75,12 @@ def train_group(group: RunGroup, context: Context, stop: Stop) -> bool:
         images = data_of(group.runs[0], pairs).train
         write_records(loop, images, context.store, options, finished=finished, keep=context.keep)
 
-    def issued() -> None:
-        if stop.signal:
-            progress.say_once("Stopping at the end of this epoch; Ctrl-C stops at once.")
-        progress.within(loop)
-
     with (
         one_thread(options.device.type == "cpu" and is_small(group.runs[0], pairs)),
         contextlib.closing(_resumed(group, context)) as loop,
     ):
         progress.begin(loop.runs, loop.epoch, describe(loop))
-        loop.on_batch = issued
+        loop.on_batch = partial(progress.within, loop, stop)
         while not loop.done:
             start = time.monotonic()
             loop.run_epoch()

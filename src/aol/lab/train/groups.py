@@ -1,34 +1,41 @@
-"""Which runs are trained as one network, and the folder and checkpoint of such a group."""
+"""Which runs are trained as one network, when to stop, and the folder and checkpoint of such a group."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import io
+import math
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from aol._files import read_json, write_atomically
 from aol.lab import nets
 from aol.lab.data.images import ImageSet
 from aol.lab.engine.device import launched
-from aol.lab.engine.learner import make_network, network_name, runs_that_fit, step_bytes
+from aol.lab.engine.learner import make_network, network_name, step_bytes
 from aol.lab.engine.samples import pool
 from aol.lab.engine.source import AnyPair, data_of, input_shape
 from aol.lab.settings import Settings, WrongSettingsError
 from aol.records.store import Store
 
-CHECKPOINT_FORMAT = 5
-_FEW_PIXELS = 256
+CHECKPOINT_FORMAT = 6
+_FEW_PIXELS, _SLOW_PIXELS = 256, 128  # of an image, and of its side
 _DIGEST = hashlib.sha256().digest_size
-
-
-class DamagedCheckpointError(ValueError):
-    """A checkpoint that cannot be used."""
+# Steps are captured for a full batch and for the last, smaller one, each with its own memory; evaluation batches have a
+# fixed number of images whatever the number of runs.
+_CAPTURES = 2.2
+_USABLE = 0.9  # of the free memory of a GPU
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,49 @@ class ExecutionOptions:
     minutes: float | None = None  # stop after this time; everything done so far is kept
     networks: bool = True  # keep the trained networks
     data_dir: str | None = None  # where the data sets were looked for
+
+
+@dataclass
+class Stop:
+    """When to stop: after some seconds, or at SIGTERM or Ctrl-C; `signal` is which of them came."""
+
+    limit: float | None = None
+    signal: int = 0
+    came: bool = False
+    start: float = field(default_factory=time.monotonic)
+
+    def before(self, seconds: float = 0.0) -> bool:
+        """Return whether there is no time left for something that takes so long; all processes agree."""
+        self.came = self.came or bool(self.signal) or self.left() < seconds
+        if dist.is_initialized():
+            wishes: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(wishes, (self.came, self.signal))
+            self.came, self.signal = any(came for came, _ in wishes), max(number for _, number in wishes)
+        return self.came
+
+    def left(self) -> float:
+        """Return the seconds that are left; infinity without a limit."""
+        return math.inf if self.limit is None else self.start + self.limit - time.monotonic()
+
+    @contextlib.contextmanager
+    def on_signal(self) -> Iterator[None]:
+        """Stop at the end of an epoch on SIGTERM, which schedulers send before they kill, and on the first Ctrl-C."""
+
+        def ask(number: int, _frame: FrameType | None) -> None:
+            if self.signal and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self.signal = number
+
+        main = threading.current_thread() is threading.main_thread()
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT) if main}
+        for number, handler in before.items():
+            if handler != signal.SIG_IGN:  # as in the background of a shell
+                signal.signal(number, ask)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 @dataclass(frozen=True)
@@ -88,7 +138,10 @@ def remove_group(folder: Path) -> None:
 
 
 def most_together(runs: Sequence[Settings], pair: AnyPair, options: ExecutionOptions) -> tuple[int, str | None]:
-    """Return how many of some runs that are alike to train as one network; where they train alone, also why."""
+    """Return how many of some runs that are alike to train as one network; where they train alone, also why.
+
+    Small images leave a core, or a GPU, idle between short operations.
+    """
     run, shape = runs[0], input_shape(runs[0], pair)
     if launched()[1] > 1:
         return 1, "several processes share every batch"
@@ -98,22 +151,12 @@ def most_together(runs: Sequence[Settings], pair: AnyPair, options: ExecutionOpt
         return 1, reason
     if options.together:
         return options.together, None
-    most = likely_best(options.device, shape, run.batch_size, network_name(run.net, shape))
-    if options.device.type == "cuda":
-        size = step_bytes(run, shape, pair.num_classes, options.device)
-        most = runs_that_fit(torch.cuda.mem_get_info(options.device)[0], size, most)
-    return most, None
-
-
-def likely_best(device: torch.device, shape: tuple[int, int, int], batch_size: int, net: str) -> int:
-    """Return how many runs train best as one: small images leave a core, or a GPU, idle between short operations.
-
-    >>> [likely_best(torch.device("cpu"), (1, 8, 8), size, "cnn") for size in (16, 128)]
-    [8, 4]
-    """
-    if device.type == "cuda":
-        return 256 if net == "cnn" else 64
-    return 1 if shape[1] * shape[2] > _FEW_PIXELS else 8 if batch_size <= 64 else 4
+    if options.device.type == "cpu":
+        return 1 if shape[1] * shape[2] > _FEW_PIXELS else 8 if run.batch_size <= 64 else 4, None
+    # Memory grows linearly with the number of runs; the data set is shared by all.
+    free = _USABLE * torch.cuda.mem_get_info(options.device)[0]
+    fit = int(free / (_CAPTURES * max(1, step_bytes(run, shape, pair.num_classes, options.device))))
+    return max(1, min(256 if network_name(run.net, shape) == "cnn" else 64, fit)), None
 
 
 def is_small(run: Settings, pairs: Mapping[str, AnyPair]) -> bool:
@@ -122,8 +165,9 @@ def is_small(run: Settings, pairs: Mapping[str, AnyPair]) -> bool:
     return network_name(run.net, shape) == "cnn" and shape[1] * shape[2] <= _FEW_PIXELS
 
 
-def check(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: ExecutionOptions) -> None:
-    """Raise what can be known to be wrong before anything is written or trained."""
+def check(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: ExecutionOptions) -> str | None:
+    """Raise what can be known to be wrong before anything is written or trained; return a warning."""
+    warning = None
     if options.keep_samples and any(run.scenario == "stream" or run.signal == "none" for run in runs):
         raise WrongSettingsError(
             "--keep-samples keeps the ages of samples: a stream has ages of classes only, and signal='none' has none."
@@ -139,6 +183,10 @@ def check(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: Execu
         except ValueError as error:
             name = f"net={network_name(run.net, shape)!r}"
             raise WrongSettingsError(f"{name} does not fit the images of {pair.name}: {error}.") from error
+        if options.device.type == "cpu" and shape[1] >= _SLOW_PIXELS:
+            text = f"images of {shape[1]} pixels train slowly on a CPU: add --image-size 64, or use a GPU."
+            warning = f"Warning: {text}"
+    return warning
 
 
 # Checkpoints
@@ -152,17 +200,17 @@ def save_checkpoint(path: Path, state: Mapping[str, object]) -> None:
     write_atomically(path, content + hashlib.sha256(content).digest())
 
 
-def load_checkpoint(path: Path) -> dict[str, object]:
-    """Read a checkpoint onto the CPU; nothing in it is ever executed."""
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint onto the CPU; nothing in it is ever executed. ValueError if it cannot be used."""
     content = path.read_bytes()
     content, checksum = content[:-_DIGEST], content[-_DIGEST:]
     if hashlib.sha256(content).digest() != checksum:
-        raise DamagedCheckpointError(f"{path} is damaged: its checksum does not match its content")
+        raise ValueError(f"{path} is damaged: its checksum does not match its content")
     try:
-        state: dict[str, object] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         written = state["format"]
     except Exception as error:  # whatever torch raises of a file that it has not written
-        raise DamagedCheckpointError(f"{path} is damaged: it is not a checkpoint of tensors and primitives") from error
+        raise ValueError(f"{path} is damaged: it is not a checkpoint of tensors and primitives") from error
     if written != CHECKPOINT_FORMAT:
-        raise DamagedCheckpointError(f"{path} was written by another version of aol")
+        raise ValueError(f"{path} was written by another version of aol")
     return state

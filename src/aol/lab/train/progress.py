@@ -1,24 +1,24 @@
-"""How training progresses, for people: nothing, a line now and then for logs, or a bar on a terminal (by rich)."""
+"""How training progresses, for people: nothing, or a line now and then, which a terminal shows in one place."""
 
 from __future__ import annotations
 
 import math
+import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from aol._values import printable
 from aol.lab.engine.loop import Loop
 from aol.lab.engine.samples import pool
 from aol.lab.engine.source import AnyPair
 from aol.lab.settings import Settings, memory_capacity
+from aol.lab.train.groups import Stop
 from aol.longtail import long_tail_counts
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 _SHOW_EVERY, _LINE_EVERY = 0.5, 10.0  # seconds between two displays within an epoch, and between two lines
+_CLEAR = "\r\x1b[K"  # the line of a terminal
 
 
 class Silent:
@@ -53,8 +53,10 @@ class Silent:
         self._shown = time.monotonic()
         self.show(doing)
 
-    def within(self, loop: Loop) -> None:
+    def within(self, loop: Loop, stop: Stop) -> None:
         """Take a loop within an epoch; readings on the device are not ready."""
+        if stop.signal:
+            self.say_once("Stopping at the end of this epoch; Ctrl-C stops at once.")
         cost = self._cost.get(loop.settings.run_id)
         if cost and time.monotonic() - self._shown >= _SHOW_EVERY:
             part = min(1.0, loop.work * loop.settings.epochs / cost)
@@ -100,40 +102,27 @@ class Silent:
 
 
 class Lines(Silent):
-    """A line now and then, on standard error."""
+    """A line now and then on standard error; on a terminal one line at the bottom, written anew each time."""
 
-    _last = -math.inf
-
-    def say(self, text: str) -> None:  # noqa: D102
-        print(printable(text), file=sys.stderr, flush=True)
-
-    def show(self, doing: str) -> None:  # noqa: D102
-        if doing and (time.monotonic() - self._last >= _LINE_EVERY or self.share == 1.0):
-            self._last = time.monotonic()
-            self.say(f"{self.text()}. {doing}")
-
-
-class Live(Silent):
-    """A progress bar and what is going on, redrawn in place by rich."""
-
-    def __init__(self, console: Console, name: str = "") -> None:
-        from rich.progress import BarColumn, Progress, TextColumn
-
+    def __init__(self, name: str = "") -> None:
         super().__init__()
-        self._name = f"{printable(name)}: " if name else ""
-        self._bar = Progress(BarColumn(20), TextColumn("{task.description}", markup=False), console=console)
-        self._task = self._bar.add_task(f"{self._name}starting", total=1.0)
-        self._bar.start()
+        self._name, self._last = f"{name}: " if name else "", -math.inf
+        self._live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
     def say(self, text: str) -> None:  # noqa: D102
-        self._bar.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+        print(_CLEAR * self._live + printable(text), file=sys.stderr, flush=True)
 
     def show(self, doing: str) -> None:  # noqa: D102
-        text = f"{self._name}{self.text()}\n{printable(doing)}"
-        self._bar.update(self._task, description=text, completed=self.share)
+        line = f"{self._name}{self.text()}. {doing}"
+        if self._live:
+            width = shutil.get_terminal_size().columns - 1
+            print(_CLEAR + printable(line)[:width], end="", file=sys.stderr, flush=True)
+        elif doing and (time.monotonic() - self._last >= _LINE_EVERY or self.share == 1.0):
+            self._last = time.monotonic()
+            self.say(line)
 
     def close(self) -> None:  # noqa: D102
-        self._bar.stop()
+        print(_CLEAR * self._live, end="", file=sys.stderr, flush=True)
 
 
 def costs(runs: Sequence[Settings], pairs: Mapping[str, AnyPair]) -> dict[str, float]:
@@ -165,7 +154,7 @@ def describe(loop: Loop, within: float | None = None) -> str:
         return f"{text}, {100 * within:.0f} % of it"
     if not len(loop.history):
         return text
-    test, speed = (loop.history.last(name) for name in ("test_accuracy", "images_per_second"))
+    test, speed = (loop.history.epoch(name)[-1] for name in ("test_accuracy", "images_per_second"))
     low, high = (f"{100 * float(value):.1f}" for value in (test.min(), test.max()))
     accuracy = "" if low == "nan" else f", test {low} %" if low == high else f", test {low} to {high} %"
     return f"{text}, {float(speed[0]):,.0f} images/s{accuracy}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from aol.lab.settings import Settings, WrongSettingsError
@@ -13,17 +15,29 @@ from aol.records.store import REQUEST, Store, requested_ids, write_request
 
 
 def prepare(
-    runs: Sequence[Settings], store: Store, request: dict[str, Json], *, resume: bool = False, fresh: bool = False
+    runs: Sequence[Settings],
+    store: Store,
+    request: dict[str, Json],
+    *,
+    resume: bool = False,
+    fresh: bool = False,
+    latest: Path | None = None,
 ) -> None:
     """Note what is asked for in the folder, which the caller has locked; nothing that was trained is overwritten.
 
     `resume` continues the same runs, `fresh` deletes those that were and are asked for first. A folder that holds runs
-    is refused without either.
+    is refused without either. `latest` becomes a link to the folder beside it.
     """
     out, ids = store.folder, [run.run_id for run in runs]
     before = requested_ids(out)  # none if the file is damaged: it is written anew
     if fresh:
-        _delete(store, {*before, *ids})
+        old = {*before, *ids}
+        for group in begun_groups(store):
+            if not group.ids.isdisjoint(old):
+                remove_group(group.folder)
+        for folder in (out / "runs").glob("*"):
+            if folder.name in old:
+                shutil.rmtree(folder)
     begun = any(out.glob("work/*/checkpoint.pt")) or bool(store.ids())
     if begun and not resume and not fresh:
         raise WrongSettingsError(
@@ -32,16 +46,18 @@ def prepare(
     if begun and (fresh or (before and before != ids)):
         raise WrongSettingsError(f"{out} holds other runs: repeat their settings, or choose another --out.")
     write_request(out, {**request, "ids": list(ids), "runs": [dict(run.as_dict()) for run in runs]})
+    if latest is not None and (latest.is_symlink() or not latest.exists()):  # not a folder of somebody's own
+        _link(latest, out.name)
 
 
-def _delete(store: Store, ids: Collection[str]) -> None:
-    """Delete runs with these ids, begun ones included; nothing else in the folder is touched."""
-    for group in begun_groups(store):
-        if not group.ids.isdisjoint(ids):
-            remove_group(group.folder)
-    for folder in (store.folder / "runs").glob("*"):
-        if folder.name in ids:
-            shutil.rmtree(folder)
+def _link(link: Path, target: str) -> None:
+    """Point a symbolic link at a folder beside it, atomically; where links cannot be made, do nothing."""
+    temporary = link.with_name(f".latest-{os.getpid()}")
+    try:
+        temporary.symlink_to(target, target_is_directory=True)
+        temporary.replace(link)
+    except OSError:
+        temporary.unlink(missing_ok=True)
 
 
 def requested_runs(request: dict[str, Json]) -> list[Settings]:
@@ -54,31 +70,24 @@ def requested_runs(request: dict[str, Json]) -> list[Settings]:
         raise WrongSettingsError(f"{REQUEST} was written by another version of aol: {error}.") from error
 
 
-_OPTIONS = {
-    "data_dir": str | None, "device": str, "stacking": str, "together": int | None, "workers": int | None,
-    "checkpoint_seconds": float | int, "deterministic": bool, "keep_samples": bool,
+# What is taken from a request; deletion and addresses come from the command line alone.
+_PARTS: Mapping[str, Mapping[str, Any]] = {
+    "options": {
+        "data_dir": str | None, "device": str, "stacking": str, "together": int | None, "workers": int | None,
+        "checkpoint_seconds": float | int, "deterministic": bool, "keep_samples": bool,
+    },
+    "choice": {"only": list, "seeds": str | None, "set": list, "data": list},
 }  # fmt: skip
-_CHOICE = {"only": list, "seeds": str | None, "set": list, "precision": str | None, "data": list}
 
 
-def requested_options(request: Mapping[str, Json]) -> dict[str, Json]:
-    """Return how the runs of a request are trained. Deletion and addresses come from the command line alone."""
-    return _known("options", request, _OPTIONS)
-
-
-def requested_choice(request: Mapping[str, Json]) -> dict[str, Json]:
-    """Return which part of a study was asked for."""
-    return _known("choice", request, _CHOICE)
-
-
-def _known(part: str, request: Mapping[str, Json], kinds: Mapping[str, Any]) -> dict[str, Json]:
-    """Return what is known of a part of a request; refuse values of another type."""
-    given = request.get(part) or {}
+def requested(part: str, request: Mapping[str, Json]) -> dict[str, Json]:
+    """Return how the runs of a request are trained ("options"), or which part of a study was asked for ("choice")."""
+    given, kinds = request.get(part) or {}, _PARTS[part]
     if not isinstance(given, dict):
         raise WrongSettingsError(f"{REQUEST}: {part} must be values by name, not {given!r}.")
     known = {name: value for name, value in given.items() if name in kinds}
     for name, value in known.items():
-        words = all(isinstance(word, str) for word in value) if isinstance(value, list) else True
+        words = not isinstance(value, list) or all(isinstance(word, str) for word in value)
         if not words or not isinstance(value, kinds[name]) or (isinstance(value, bool) and kinds[name] is not bool):
             raise WrongSettingsError(f"{REQUEST}: {part}, {name} must not be {value!r}.")
     return known

@@ -78,7 +78,7 @@ def test_a_damaged_image_is_named_by_its_row(tmp_path):
     items = [{"image": {"bytes": b"hello", "path": None} if n == 3 else None, "label": n % 2} for n in range(4)]
     some = datasets.Dataset.from_list(items, features=kinds)
     datasets.DatasetDict(train=some, test=some).save_to_disk(str(tmp_path / "set"))
-    from aol.lab.data.sources import open_source
+    from aol.lab.data.open import open_source
 
     train = open_source(f"hf:{tmp_path / 'set'}")["train"]
     with pytest.raises(DataError, match=r"set/train \(row 3\): not an image$"):

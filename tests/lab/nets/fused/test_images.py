@@ -30,7 +30,7 @@ def test_drawn_images_are_those_of_the_plain_operations(size: tuple[int, int, in
     index = torch.tensor([[5, 0, 3], [1, 1, 2]])
     generators = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
     draws = augment.draw(3, Augmentation(pad=pad, flip=True), generator=generators)
-    wanted = augment.training_batch(pixels(size), index, draws, pad=pad, normalisation=numbers(size[0]))
+    wanted = numbers(size[0])(augment.crop_flip(pixels(size), index, draws, pad=pad))
     found = images.batch(pixels(size), index, draws, pad=pad, **tensors(numbers(size[0])))
     torch.testing.assert_close(found, wanted)
 

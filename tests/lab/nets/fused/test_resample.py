@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aol.lab.data.encoded_images import centre_boxes, crop_boxes, draw_crops
+from aol.lab.data.encoded_images import centre_boxes, crop_boxes, draw_crops, view_of
 from aol.lab.data.images import IMAGENET
-from aol.lab.data.resample import resample as plain
-from aol.lab.data.resample import view_of
 from aol.lab.nets.fused import resample
-from tests.lab.data.test_resample import images, ragged, sizes
+from tests.support.views import batch, images, ragged, sizes
 
 NUMBERS = {"scale": torch.tensor(IMAGENET.scale), "shift": torch.tensor(IMAGENET.shift)}
 
@@ -23,7 +21,7 @@ def test_views_are_those_of_the_matrix_products(planar: bool, training: bool) ->
     index = torch.tensor([1, 5, 7, 5])
     boxes = crop_boxes(sides, draw_crops(len(given), seed=5, epoch=1)) if training else centre_boxes(sides)
     view = view_of(sides[index], boxes[index], size)
-    wanted = IMAGENET(plain(kept, index, view, size=size))
+    wanted = batch(kept, index, view, size=size, **NUMBERS)
     if not planar:
         kept.pixels[: sum(image.numel() for image in given)] = torch.cat([image.reshape(-1) for image in given])
         kept = kept._replace(planar=False)

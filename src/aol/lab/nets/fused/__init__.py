@@ -55,8 +55,8 @@ def can_fuse(net: nn.Module, size: tuple[int, int] | None = None) -> bool:
 def fuse(stacked: Stacked, *, dtype: torch.dtype = torch.bfloat16) -> FusedStack:
     """Wrap a stacked ResNet or CNN for the kernels; raises CannotFuse with the reason where they cannot run it.
 
-    >>> from aol.lab.nets import make, stack
-    >>> fuse(stack([make("resnet34", num_classes=2, seed=0)]))
+    >>> from aol.lab.nets import make, Stacked
+    >>> fuse(Stacked([make("resnet34", num_classes=2, seed=0)]))
     Traceback (most recent call last):
     ...
     aol.lab.nets.fused.plan.CannotFuse: the stem is not a convolution, a norm and a relu

@@ -58,7 +58,7 @@ def batch(
     scale: Tensor,
     shift: Tensor,
 ) -> Tensor:
-    """uint8 [N, C, H, W] and int64 [...] → float32 [..., C, H, W], as `training_batch` or, undrawn, `evaluation_batch`.
+    """uint8 [N, C, H, W] and int64 [...] → float32 [..., C, H, W], shifted and mirrored by the draws, or as they are.
 
     `draws` are row, column and flip, as `aol.lab.data.augment.Draws`; `scale` and `shift` [C] are the normalisation.
     """

@@ -1,4 +1,4 @@
-"""Images of different sizes cut, resized, mirrored and normalised in one pass (`aol.lab.data.resample`: in many).
+"""Images of different sizes cut, resized, mirrored and normalised in one pass.
 
 Each output pixel reads the few pixels around its place, so that nothing large is written in between.
 """
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from aol.lab.data.resample import Ragged, View
+from aol.lab.data.encoded_images import Ragged, View
 
 
 @triton.jit
@@ -90,7 +90,7 @@ def resample_images(
 
 
 def batch(images: Ragged, index: Tensor, view: View, *, size: int, scale: Tensor, shift: Tensor) -> Tensor:
-    """Return views of the images `index [n]` as float32 `[n, 3, size, size]`: `aol.lab.data.resample`, then normalised.
+    """Return views of the images `index [n]`, normalised: float32 `[n, 3, size, size]`.
 
     `scale` and `shift` [3] are the normalisation.
     """
