@@ -20,7 +20,6 @@ import torch
 
 from aol import load_runs
 from aol.cli import main
-from aol.lab import cli as train
 from aol.lab.cli import DEFAULTS, runs_of, settings_of, starting_point
 from tests.cli.test_parser import flags
 from tests.support.running import PATIENCE
