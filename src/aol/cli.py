@@ -71,15 +71,16 @@ class Parser(argparse.ArgumentParser):
     """Wrong arguments raise `UsageError` with a suggestion and the help page to read, and print no usage."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **options: Any) -> None:
-        super().__init__(*args, formatter_class=_Formatter, allow_abbrev=False, add_help=False, **options)
+        options |= {"formatter_class": _Formatter, "allow_abbrev": False, "add_help": False}
+        super().__init__(*args, **options)
         self._examples = examples
         self.add_argument("-h", "--help", action="help", help="show this help")
 
     def format_help(self) -> str:
         """Return the help page; flags are listed below the usage line, not in it."""
-        many = {None: "{}", "*": "[{}...]", "+": "{}..."}
-        words = [action for action in self._actions if not action.option_strings and action.nargs in many]
-        shown = [many[action.nargs].format(action.metavar) for action in words]
+        many = {"None": "{}", "*": "[{}...]", "+": "{}..."}
+        words = [action for action in self._actions if not action.option_strings and str(action.nargs) in many]
+        shown = [many[str(action.nargs)].format(action.metavar) for action in words]
         self.usage = " ".join((self.prog, *shown, "[FLAGS]"))
         return super().format_help() + "\n".join(("\nexamples:", *(f"  {line}" for line in self._examples), ""))
 

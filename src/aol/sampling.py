@@ -147,6 +147,7 @@ class EpochSampler(Sampler[int], ABC):
         self._loaded = False
         rank, world = self._world()
         order, begun = self._order, self._begun
+        assert order is not None
         left = order[begun:]
         if self.even and left.numel() % world:
             missing = world - left.numel() % world

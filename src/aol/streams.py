@@ -46,7 +46,7 @@ class Stream(ABC):
         """Return a step as a non-negative number; negative ones count from the end."""
         if isinstance(step, bool) or not isinstance(step, numbers.Integral):
             raise TypeError(f"step must be a whole number, not {_check.shown(step)}.")
-        if not -self.steps <= step < self.steps:
+        if not -self.steps <= int(step) < self.steps:
             raise IndexError(f"step must lie in 0 to {self.steps - 1}, not {step}.")
         return int(step) % self.steps
 
