@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from aol import _distributed
@@ -83,10 +82,6 @@ class ClassReadings:
     def add(self, logits: Tensor, label: Tensor) -> None:
         """Add predictions `logits [R, B, C]` for samples of the classes `label [R, B]`."""
         add_readings(self._sums, logits, label)
-
-    def grow(self, more: int) -> None:
-        """Add classes."""
-        self._sums = F.pad(self._sums, (0, more))
 
     def take(self, group: _distributed.Group = None) -> Tensor:
         """Return the sums over all processes, `[5, R, C]`, and reset them."""

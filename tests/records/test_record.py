@@ -110,17 +110,15 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "another format": ({"format": 2}, "format 2 of another version of aol; this one reads 3"),
     "no id": ({"id": ""}, "id, method and classes must not be empty"),
     "method": ({"method": 3}, "method has a value of another type"),
-    "seed": ({"seed": -1}, "seed must be 0 or more"),
     "a truth as seed": ({"seed": True}, "seed has a value of another type"),
     "finished": ({"finished": 1}, "finished has a value of another type"),
     "settings": ({"settings": {"a": [1]}}, "settings has a value of another type"),
-    "versions": ({"versions": {"aol": "\x1b[31m"}}, "versions must be printable"),
     "no classes": ({"classes": []}, "classes must not be empty"),
     "counts": ({"counts": [1, 2]}, "counts must be whole numbers of 0 or more"),
     "epochs": ({"epochs": [1, 2, 2, 3]}, "epochs must be whole numbers"),
     "a curve too short": ({"curves": {"test_accuracy": [0.5]}}, "must be 4 numbers"),
     "text in a curve": ({"curves": {"lr": [1, 2, 3, "4"]}}, "must be 4 numbers"),
-    "a huge number": ({"curves": {"lr": [1, 2, 3, 10**400]}}, "must be 4 numbers"),
+    "a huge number": ({"curves": {"lr": [1, 2, 3, 10**400]}}, "must be numbers up to"),
     "accuracy above one": ({"by_class": {"test_accuracy": [0.5, 0.5, 1.5]}}, "from 0 to 1"),
     "not compressed": ({"over_time": {"age": "hello"}}, "cannot be decompressed"),
     "another shape": ({"over_time": {"age": compact(np.ones((2, 3)))}}, "not of the shape"),
@@ -128,7 +126,6 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "a precision below zero": ({"by_class": {"test_precision": [0.5, -0.5, 0.5]}}, "from 0 to 1"),
     "a bomb": ({"over_time": {"age": base64.b64encode(zlib.compress(bytes(10**8))).decode()}}, r"more than \d+ bytes"),
     "a stranger": ({"more": 1}, "'more'"),
-    "seconds": ({"seconds": -1.0}, "seconds must be 0 or more"),
 }  # fmt: skip
 
 

@@ -271,7 +271,6 @@ WRONG: dict[str, tuple[dict[str, object], type, str]] = {
     "settings": ({"settings": {"a": [1]}}, TypeError, "settings must be text and finite numbers by name"),
     "an id": ({"settings": {"id": "x"}}, ValueError, "A setting cannot be called 'id': the table of runs has a column"),
     "a metric": ({"settings": {"test_last": 1}}, ValueError, "cannot be called 'test_last'"),
-    "counts": ({"counts": [1, 2]}, ValueError, "counts must be 4, one a class, not 2"),
     "too few images": ({"images": torch.zeros(3, 8, 8)}, ValueError, "images must be 30, one a sample, not 3"),
     "no images": ({"images": lambda i: "cat.png"}, TypeError, "images must give an image"),
     "too few names": ({"names": ["a"]}, ValueError, "names must be 30, one a sample, not 1"),

@@ -61,17 +61,8 @@ def test_a_record_is_what_lists_of_everything_say(absent: str, tmp_path: Path) -
         ages.advance()
         record.advance(ages.age[None])
         history.append(ages.age.tolist())
-    index = torch.arange(20)
-    write_samples(
-        tmp_path / "s",
-        record.tensors(0),
-        run="r",
-        index=index,
-        label=labels,
-        age=ages.age,
-        ema=ages.ema,
-        absent=absent,
-    )
+    own = {"index": torch.arange(20), "label": labels, "age": ages.age, "ema": ages.ema}
+    write_samples(tmp_path / "s", own | record.tensors(0), run="r", absent=absent)
     read = read_samples(tmp_path / "s", "r")
     assert read is not None
     columns = {name: value.tolist() for name, value in vars(read).items() if name != "answers"}
@@ -158,7 +149,7 @@ def test_a_record_goes_through_its_state_and_through_files(tmp_path: Path) -> No
     record = filled(5, runs=1)
     age = torch.from_numpy(record.answers(0).last())
     own = {"index": labels.clone(), "label": labels, "age": age, "ema": age.float()}
-    write_samples(tmp_path / "samples.safetensors", record.tensors(0), run="r", absent="keep", **own)
+    write_samples(tmp_path / "samples.safetensors", own | record.tensors(0), run="r", absent="keep")
     read = SampleHistory(1, 11, absent="keep", device=CPU)
     restore_history(read, tmp_path, "r", labels)
     same(read, record)

@@ -13,7 +13,7 @@ import torch
 
 from aol.records.history import Answers, pack
 from aol.records.record import Run, write_run
-from aol.records.samples import FILE, write_samples
+from aol.records.samples import COLUMNS, FILE, write_samples
 from aol.records.store import write_request
 from aol.records.table import RunFrame, frame_of
 from aol.report.run_data import RunData
@@ -163,14 +163,10 @@ def write_data(folder: Path, data: RunData) -> RunData:
     write_run(folder, data.run)
     found = data.samples
     if found is not None:
-        names = ("prediction", "confidence", "top", "other", "mean_confidence", "mean_other", "times")
-        tensors = {name: torch.from_numpy(getattr(found, name)) for name in names}
-        tensors["right"] = torch.from_numpy(found.answers.right)
-        if found.answers.seen is not None:
-            tensors["seen"] = torch.from_numpy(found.answers.seen)
-        index, label, age, ema = (torch.from_numpy(getattr(found, name)) for name in ("index", "label", "age", "ema"))
-        own = {"index": index, "label": label, "age": age, "ema": ema}
-        write_samples(folder / FILE, tensors, run=data.run.id, absent="keep", **own)
+        columns = {name: getattr(found, name) for name in COLUMNS} | {"right": found.answers.right}
+        columns |= {} if found.answers.seen is None else {"seen": found.answers.seen}
+        tensors = {name: torch.from_numpy(value) for name, value in columns.items()}
+        write_samples(folder / FILE, tensors, run=data.run.id, absent="keep")
     return replace(data, folder=folder)
 
 

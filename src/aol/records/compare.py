@@ -17,27 +17,16 @@ BASELINES = ("none", "plain", "baseline")  # what the baseline may be called in 
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One method under one set of conditions.
+    """One method under one set of conditions."""
 
-    Args:
-        conditions: the settings besides the method in which the runs differ.
-        method: its name.
-        baseline: the name of what it is compared with, where there is one.
-        seeds: how many runs.
-        mean: of the figure, over seeds.
-        spread: its standard deviation; NaN for one seed.
-        gain: over the baseline, paired by seed; None where there is no pair.
-        measures: other measures by name, means over seeds.
-    """
-
-    conditions: str
+    conditions: str  # the settings besides the method in which the runs differ
     method: str
-    baseline: str | None
-    seeds: int
-    mean: float
-    spread: float
-    gain: Gain | None
-    measures: dict[str, float]
+    baseline: str | None  # the method that it is compared with, where there is one
+    seeds: int  # how many runs
+    mean: float  # of the figure, over seeds
+    spread: float  # its standard deviation; NaN for one seed
+    gain: Gain | None  # over the baseline, paired by seed; None where there is no pair
+    measures: dict[str, float]  # other measures by name, means over seeds
 
     @property
     def name(self) -> str:
@@ -83,9 +72,6 @@ def compare(runs: Sequence[Run], figures: Sequence[float], measures: pd.DataFram
         gain = paired_gain(gains) if gains else None
         measured = dict(zip(map(str, others), more, strict=True))
         rows.append(MethodRow(conditions, name, baseline, len(part), mean, spread, gain, measured))
-    return sorted(rows, key=_order)
-
-
-def _order(row: MethodRow) -> tuple[str, bool]:
-    """Sort by conditions, the baseline first."""
-    return row.conditions, row.method != row.baseline and not row.method.startswith("none")
+    return sorted(
+        rows, key=lambda row: (row.conditions, row.method != row.baseline and not row.method.startswith("none"))
+    )

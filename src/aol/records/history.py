@@ -96,7 +96,7 @@ def _unpack(row: Bytes, size: int) -> Truths:
 # prediction, and of the best class other than the label.
 ANSWER = ("prediction", "confidence", "top", "other")
 _MEANS = ("mean_confidence", "mean_other")
-COLUMNS = (*ANSWER, *_MEANS, "times")
+MEASURED = (*ANSWER, *_MEANS, "times")
 
 
 def answer(logits: Tensor, label: Tensor) -> Tensor:
@@ -131,9 +131,7 @@ class SampleHistory:
         shape = (num_runs, num_samples)
         self._grows = absent == "grow"
         whole = {"age": int(not self._grows), "prediction": -1, "times": 0}
-        self._values = {
-            name: torch.full(shape, start, dtype=torch.int32, device=device) for name, start in whole.items()
-        }
+        self._values = {name: torch.full(shape, n, dtype=torch.int32, device=device) for name, n in whole.items()}
         self._values |= {name: torch.full(shape, torch.nan, device=device) for name in ANSWER[1:]}
         self._values |= {name: torch.zeros(shape, device=device) for name in _MEANS}
         self._now = torch.zeros(shape, dtype=torch.bool, device=device)  # seen since the last epoch

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from aol._files import open_regular, read_regular, unpacked, write_atomically
+from aol._files import read_regular, unpacked, write_atomically
 from aol._values import printable, shown
 from aol._version import __version__
 
@@ -56,53 +56,29 @@ class DamagedRunError(ValueError):
 
 @dataclass
 class Run:
-    """What is kept of one run. E epochs are done, of C classes; NaN where nothing was measured.
+    """What is kept of one run. E epochs are done, of C classes; NaN where nothing was measured, None where unknown."""
 
-    Args:
-        id: names the run; for a run of the engine it follows from the settings.
-        method: what was done about the imbalance, in a few words; the same for all seeds.
-        seed: of the run, where it has one.
-        settings: every setting by name.
-        classes: their names.
-        counts: training samples of each class, where known.
-        epochs: the epochs that are done, counted from one, `int64 [E]`.
-        curves: readings by epoch, `float64 [E]`: test_accuracy, train_loss, threshold and so on.
-        by_class: readings of the last epoch, `float64 [C]`: test_accuracy, age, smoothed_age, weight and so on; and
-            means over all epochs: mean_age, mean_train_error.
-        over_time: readings by epoch and class, `float32 [E, C]`: age, test_accuracy, train_accuracy and so on.
-        planned: how many epochs there will be, where known.
-        finished: whether the run is complete.
-        failed_at_epoch: the epoch in which the loss was not finite, if any.
-        seconds: training time, divided by the number of runs trained together.
-        trained_together: how many runs were trained as one network.
-        stacking: how they became one: grouped or alone (in 0.2 also others); None where it was not recorded.
-        versions: of aol, torch and Python, the device, when the record was written (UTC), and from a checkout of aol
-            its commit.
-        command: what to type to repeat the run, where known.
-        data: the data set's name or folder, where `aol` can open it.
-        baseline: the method of the runs that this one is compared with, where that is known.
-    """
-
-    id: str
-    method: str
+    id: str  # of a run of the engine it follows from the settings
+    method: str  # what was done about the imbalance, in a few words; the same for all seeds
     seed: int | None
     settings: dict[str, Value]
     classes: list[str]
-    counts: list[int] | None
-    epochs: Ints
-    curves: dict[str, Floats] = field(default_factory=dict)
+    counts: list[int] | None  # training samples of each class
+    epochs: Ints  # the epochs that are done, counted from one, int64 [E]
+    curves: dict[str, Floats] = field(default_factory=dict)  # by epoch, float64 [E]: test_accuracy, train_loss …
+    # By class, of the last epoch, float64 [C]: test_accuracy, age, weight …; over all: mean_age, mean_train_error.
     by_class: dict[str, Floats] = field(default_factory=dict)
-    over_time: dict[str, Matrix] = field(default_factory=dict)
-    planned: int | None = None
+    over_time: dict[str, Matrix] = field(default_factory=dict)  # by epoch and class, float32 [E, C]
+    planned: int | None = None  # how many epochs there will be
     finished: bool = False
-    failed_at_epoch: int | None = None
-    seconds: float | None = None
-    trained_together: int = 1
-    stacking: str | None = None
-    versions: dict[str, str] = field(default_factory=dict)
-    command: str | None = None
-    data: str | None = None
-    baseline: str | None = None
+    failed_at_epoch: int | None = None  # in which the loss was not finite
+    seconds: float | None = None  # of training, divided by the number of runs trained together
+    trained_together: int = 1  # how many runs were trained as one network
+    stacking: str | None = None  # how they became one: grouped or alone (in 0.2 also others)
+    versions: dict[str, str] = field(default_factory=dict)  # as `versions` returns them
+    command: str | None = None  # what to type to repeat the run
+    data: str | None = None  # the data set's name or folder, where `aol` can open it
+    baseline: str | None = None  # the method of the runs that this one is compared with
 
     def first(self, epochs: int) -> Run:
         """Return the record as it was after so many epochs."""
@@ -252,7 +228,6 @@ _TYPES: dict[str, tuple[set[type], set[type]]] = {
     **dict.fromkeys(("curves", "by_class"), ({dict}, {list})),
     "over_time": ({dict}, {str}),
 }
-_LEAST = {"seed": 0, "planned": 1, "failed_at_epoch": 1, "trained_together": 1, "seconds": 0}
 
 
 def _check(given: dict[str, Any]) -> None:
@@ -265,25 +240,21 @@ def _check(given: dict[str, Any]) -> None:
         fits = type(value) in types and set(map(type, items)) <= of_items
         fits = fits and all(abs(item) < 2**63 for item in (value, *items) if type(item) is int)
         _require(fits, f"{name} has a value of another type or size than aol writes")
-    for name, low in _LEAST.items():
-        _require(given[name] is None or given[name] >= low, f"{name} must be {low} or more")
     epochs, counts, classes = given["epochs"], given["counts"], given["classes"]
     _require(bool(given["id"] and given["method"] and classes), "id, method and classes must not be empty")
     increasing = epochs == sorted(set(epochs)) and (not epochs or epochs[0] >= 1)
     _require(increasing, "epochs must be whole numbers from 1 on that increase")
     counted = counts is None or (len(counts) == len(classes) and min(counts) >= 0)
     _require(counted, "counts must be whole numbers of 0 or more, one a class")
-    _require(all(text.isprintable() for text in given["versions"].values()), "versions must be printable")
 
 
 def _floats(values: list[Any], size: int) -> Floats:
     """Return numbers of JSON as an array, None as NaN."""
-    if len(values) == size and set(map(type, values)) <= {int, float, _NONE}:
-        with contextlib.suppress(OverflowError):
-            array = np.array(values, dtype=np.float64)
-            if not bool((np.abs(array) > _LARGEST_NUMBER).any()):
-                return array
-    raise ValueError(f"must be {size} numbers")
+    if len(values) != size or not set(map(type, values)) <= {int, float, _NONE}:
+        raise ValueError(f"must be {size} numbers")
+    if any(abs(value) > _LARGEST_NUMBER for value in values if value is not None):
+        raise ValueError(f"must be numbers up to {_LARGEST_NUMBER}")
+    return np.array(values, dtype=np.float64)
 
 
 def impossible(name: str, values: Floats | Matrix) -> str:
@@ -313,9 +284,8 @@ def read_run(folder: Path) -> Run:
     try:
         return decode(content_of(folder))
     except DamagedRunError as error:
-        path = folder / FILE
-        packed = path if os.path.lexists(path) else f"{_packed_store(folder)}, {folder.name}"
-        raise DamagedRunError(f"{packed}: {error}.") from error
+        own, packed = folder / FILE, f"{folder.parent.parent / PACKED}, {folder.name}"
+        raise DamagedRunError(f"{own if os.path.lexists(own) else packed}: {error}.") from error
 
 
 def content_of(folder: Path) -> bytes:
@@ -323,19 +293,15 @@ def content_of(folder: Path) -> bytes:
     try:
         return read_regular(folder / FILE, LARGEST)
     except (FileNotFoundError, NotADirectoryError):
-        path = _packed_store(folder)
+        path = folder.parent.parent / PACKED
         start, size = packed_runs(path).get(folder.name, (0, 0))
         if not size:
             raise
-        with open_regular(path) as file:
+        with path.open("rb") as file:
             file.seek(start)
             return file.read(size)
     except OSError as error:
         raise DamagedRunError(f"it cannot be read: {error.strerror}") from error
-
-
-def _packed_store(folder: Path) -> Path:
-    return folder.parent.parent / PACKED
 
 
 def packed_runs(path: Path) -> dict[str, tuple[int, int]]:
@@ -343,10 +309,8 @@ def packed_runs(path: Path) -> dict[str, tuple[int, int]]:
 
     Lines that do not begin as a record does have one name together: the reader says that they are damaged.
     """
-    if not path.is_file():
-        return {}
-    state = path.stat()
-    return _index(path, state.st_mtime_ns, state.st_size)
+    state = path.stat() if path.is_file() else None
+    return {} if state is None else _index(path, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=8)
@@ -375,9 +339,8 @@ def versions(device: torch.device) -> dict[str, str]:
 def _commit() -> str | None:
     """Return the commit of aol where it runs from a checkout."""
     root = Path(__file__).parents[3]
-    if not (root / ".git").exists():
-        return None
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         words = ["git", "-C", str(root), "rev-parse", "HEAD"]
-        return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        if (root / ".git").exists():
+            return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     return None

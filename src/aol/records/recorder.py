@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -52,12 +51,10 @@ class Recorder:
     Args:
         folder: where to write; made if it is not there.
         ages: whose ages to record, of one run; `SampleAges` also give a record of every sample.
-        classes: names of the classes; by default their numbers. For `ClassAges` that add classes: a list that may be
-            extended.
+        classes: names of the classes; by default their numbers.
         name: what the run is called in figures; by default as the folder.
         seed: of the run; runs of one name and several seeds are shown as one with its spread.
         settings: whatever should be remembered of how the run was made, by name.
-        counts: training samples of each class; by default those of the ages, or with `ClassAges` what was observed.
         epochs: how many there will be, where that is known.
         images: shows the samples, for the gallery: an array `[N, ...]`, or a function from a sample's position to an
             image. `close` keeps thumbnails of the oldest and the most suspicious, at most 500.
@@ -95,7 +92,6 @@ class Recorder:
         name: str | None = None,
         seed: int | None = None,
         settings: Mapping[str, Value] | None = None,
-        counts: _check.Integers | None = None,
         epochs: int | None = None,
         images: Any = None,
         describe: Callable[[int], object] | None = None,
@@ -111,19 +107,14 @@ class Recorder:
         if classes is not None and len(classes) != ages.num_classes and not self._grows:
             raise ValueError(f"classes must be {ages.num_classes} names, one a class, not {_check.shown(classes)}.")
         self._classes = self._class_names()
-        if counts is None:
-            known = isinstance(ages, SampleAges)
-            self._counts = torch.bincount(ages.labels, minlength=ages.num_classes).tolist() if known else None
-        else:
-            self._counts = [int(count) for count in _check.counts(counts).tolist()]
-            if len(self._counts) != ages.num_classes:
-                raise ValueError(f"counts must be {ages.num_classes}, one a class, not {len(self._counts)}.")
+        self._counts: list[int] | None = None  # of the training samples; with `ClassAges`, of what was observed
         if command is None and sys.argv[0].endswith(".py"):
             command = shlex.join([Path(sys.executable).name, *sys.argv])
         self._history: SampleHistory | None = None
         self._image, self._describe, self._names = None, describe, None
         if isinstance(ages, SampleAges):
             self._history = SampleHistory(1, ages.num_samples, absent=ages.absent, device=ages.device)
+            self._counts = torch.bincount(ages.labels, minlength=ages.num_classes).tolist()
             self._take_samples(images, names, ages.num_samples)
         elif any(given is not None for given in (images, describe, names)):
             raise ValueError("images, describe and names are of samples, and ClassAges know none.")
@@ -184,7 +175,6 @@ class Recorder:
         Call it in the clean pass. With `ClassAges`, `index` is the labels.
         """
         ages = self.ages
-        self._grow()
         label = ages.label(index) if isinstance(ages, SampleAges) else self._label("index", index)
         answers = self._answers(logits, label)
         if ages.epoch != self._weight_of and self._at in (0, ages.epoch):  # they were loaded since
@@ -198,9 +188,8 @@ class Recorder:
         """Note what the network answered to test samples of these classes.
 
         The record gets accuracy, precision, loss and margin by class, balanced accuracy, macro-F1, worst class, worst
-        tenth, and, for `SampleAges` or with `counts`, head, middle and tail.
+        tenth, and for `SampleAges` head, middle and tail.
         """
-        self._grow()
         label = self._label("label", label)
         self._test.add(self._answers(logits, label), label[None])
 
@@ -216,8 +205,9 @@ class Recorder:
             raise ValueError("advance() of a recorder that was closed: make another with resume=True to go on.")
         if ages.epoch == self._at:
             raise ValueError("advance() of a recorder comes after ages.advance(), once an epoch: no epoch has passed.")
-        self._grow()
-        given = self._figures(figures)
+        given, classes = self._figures(figures), self._class_names()
+        more = len(classes) - len(self._classes)  # that the ages have added
+        self._classes, self._weight = classes, F.pad(self._weight, (0, more), value=1.0)
         curves, by_class = (own | more for own, more in zip(self._readings(), given, strict=True))
         kept = record.first(int((record.epochs < ages.epoch).sum()))
         last = int(kept.epochs[-1]) if len(kept.epochs) else 0
@@ -245,7 +235,7 @@ class Recorder:
         )
         self._at = self._weight_of = ages.epoch
         self._weight, self._clock = self._class_weight(), time.monotonic()
-        if self._writes and self._classes:  # of a stream that has shown none yet, there is nothing to record
+        if self._writes:
             self._write_samples()
             write_run(self.folder, self._record)  # last: whoever reads it finds the rest
 
@@ -255,7 +245,7 @@ class Recorder:
         Keeps what is shown of the samples. A record to which nothing was added stays as it is.
         """
         record = self._record
-        if self._writes and not self._closed and record.classes and record.epochs[-1:].tolist() == [self.ages.epoch]:
+        if self._writes and not self._closed and record.epochs[-1:].tolist() == [self.ages.epoch]:
             if self._at or not (self.folder / PREVIEWS).exists():
                 self._write_previews()
             if finished and not record.finished:
@@ -266,9 +256,7 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(finished=kind is None)
 
     # What is read
@@ -278,16 +266,6 @@ class Recorder:
         size = self.ages.num_classes
         names = [str(name) for name in self._called or ()][:size]
         return names + [str(place) for place in range(len(names), size)]
-
-    def _grow(self) -> None:
-        """Make room for classes that the ages have added."""
-        more = self.ages.num_classes - len(self._classes)
-        if more > 0:
-            self._classes = self._class_names()
-            self._counts = None if self._counts is None else [*self._counts, *[0] * more]
-            self._weight = F.pad(self._weight, (0, more), value=1.0)
-            self._train.grow(more)
-            self._test.grow(more)
 
     def _class_weight(self) -> Tensor:
         """Return the weight of each class, `[C]`; at sample level the mean over its samples."""
@@ -361,16 +339,9 @@ class Recorder:
         if not self._named:  # written once: a million are many, and they stay the same
             samples.write_names(self.folder, self._names)
             self._names, self._named = None, True
-        samples.write_samples(
-            self.folder / samples.FILE,
-            self._history.tensors(0),
-            run=self._record.id,
-            index=torch.arange(self.ages.num_samples, device="cpu"),
-            label=self.ages.labels,
-            age=self.ages.age,
-            ema=self.ages.ema,
-            absent=self.ages.absent,
-        )
+        ages, index = self.ages, torch.arange(self.ages.num_samples, device="cpu")
+        columns = {"index": index, "label": ages.labels, "age": ages.age, "ema": ages.ema, **self._history.tensors(0)}
+        samples.write_samples(self.folder / samples.FILE, columns, run=self._record.id, absent=ages.absent)
 
     def _write_previews(self) -> None:
         if self._history is None or not isinstance(self.ages, SampleAges) or not (self._image or self._describe):

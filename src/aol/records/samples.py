@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from torch import Tensor, from_numpy
 
 from aol._files import NotRegularError, read_json, write_atomically, write_if_changed
-from aol.records.history import COLUMNS, Answers, SampleHistory
+from aol.records.history import MEASURED, Answers, SampleHistory
 from aol.records.record import DamagedRunError, Ints
 
 Shorts = npt.NDArray[np.int32]
@@ -21,25 +21,14 @@ Reals = npt.NDArray[np.float32]
 FILE, IDS = "samples.safetensors", "ids.json"
 
 
-def write_samples(
-    path: Path,
-    tensors: dict[str, Tensor],
-    *,
-    run: str,
-    index: Tensor,
-    label: Tensor,
-    age: Tensor,
-    ema: Tensor,
-    absent: str,
-) -> None:
+def write_samples(path: Path, tensors: Mapping[str, Tensor], *, run: str, absent: str) -> None:
     """Write what is known of the samples of one run, named by its id; `index` and `label` say which they are."""
     from safetensors.torch import save
 
-    columns = {"index": index, "label": label, "age": age, "ema": ema}
-    tensors = tensors | {name: value.cpu().contiguous() for name, value in columns.items()}
+    columns = {name: value.cpu().contiguous() for name, value in tensors.items()}
     # A tensor, not metadata: safetensors writes several of those in any order, and equal runs would have other bytes.
-    tensors["run"] = from_numpy(np.frombuffer(run.encode(), np.uint8).copy())
-    write_atomically(path, save(tensors, metadata={"absent": absent}))
+    columns["run"] = from_numpy(np.frombuffer(run.encode(), np.uint8).copy())
+    write_atomically(path, save(columns, metadata={"absent": absent}))
 
 
 def as_json(names: Sequence[str | int]) -> bytes:
@@ -57,41 +46,26 @@ def write_names(folder: Path, names: bytes | None) -> None:
 
 @dataclass(frozen=True)
 class SampleTable:
-    """The training samples of a run after its last epoch; every array is `[N]`.
+    """The training samples of a run after its last epoch; every array is `[N]`. NaN, or -1, where unknown."""
 
-    Args:
-        index: the sample's position in the data set's training split.
-        label: its class.
-        age: epochs since the last right answer, counted from one; 0 where never seen.
-        ema: the smoothed age; NaN where never seen.
-        prediction: the class answered when it was last seen; -1 where unknown.
-        confidence: the probability given to the label then; NaN where unknown.
-        top: the probability given to the prediction then; NaN where unknown.
-        other: the largest probability given to another class then; NaN where unknown.
-        mean_confidence: the probability given to the label, mean over the epochs that saw it; NaN where unknown.
-        mean_other: the largest probability given to another class, mean over the same epochs; NaN where unknown.
-        times: how many epochs these means are over.
-        answers: right or wrong, at every epoch.
-    """
-
-    index: Ints
+    index: Ints  # the position in the data set's training split
     label: Ints
-    age: Shorts
-    ema: Reals
-    prediction: Shorts
-    confidence: Reals
-    top: Reals
-    other: Reals
-    mean_confidence: Reals
-    mean_other: Reals
-    times: Shorts
-    answers: Answers
+    age: Shorts  # epochs since the last right answer, counted from one; 0 where never seen
+    ema: Reals  # the smoothed age; NaN where never seen
+    prediction: Shorts  # the class answered when it was last seen
+    confidence: Reals  # the probability given to the label then
+    top: Reals  # the probability given to the prediction then
+    other: Reals  # the largest probability given to another class then
+    mean_confidence: Reals  # `confidence`, mean over the epochs that saw it
+    mean_other: Reals  # `other`, mean over the same epochs
+    times: Shorts  # how many epochs these means are over
+    answers: Answers  # right or wrong, at every epoch
 
     def __len__(self) -> int:
         return len(self.label)
 
 
-_COLUMNS = {
+COLUMNS = {
     "index": "i8", "label": "i8", "age": "i4", "ema": "f4", "prediction": "i4", "confidence": "f4", "top": "f4",
     "other": "f4", "mean_confidence": "f4", "mean_other": "f4", "times": "i4",
 }  # fmt: skip
@@ -114,14 +88,14 @@ def read_samples(path: Path, run: str) -> SampleTable | None:
     if "run" in tensors and tensors["run"].tobytes() != run.encode():
         raise DamagedRunError(f"{path}: it is of another run than {run}, in the folder of which it is.")
     size, right = len(tensors.get("label", ())), tensors.get("right", np.zeros(0))
-    shapes = dict.fromkeys((*_COLUMNS, "start"), (size,)) | {"right": (len(right), -(-size // 8)), "seen": right.shape}
+    shapes = dict.fromkeys((*COLUMNS, "start"), (size,)) | {"right": (len(right), -(-size // 8)), "seen": right.shape}
     wrong = {name for name, shape in shapes.items() if name in tensors and tensors[name].shape != shape}
-    wrong |= {*_COLUMNS, "right"} - tensors.keys()
+    wrong |= {*COLUMNS, "right"} - tensors.keys()
     wrong |= {name for name in ("right", "seen") if name in tensors and tensors[name].dtype != np.uint8}
     wrong |= {name for name in ("age", "times", "start", "ema") if name in tensors and bool((tensors[name] < 0).any())}
     if wrong:
         raise DamagedRunError(f"{path}: not a file of samples of this version: see {', '.join(sorted(wrong))}.")
-    columns = {name: tensors[name].astype(kind, copy=False) for name, kind in _COLUMNS.items()}
+    columns = {name: tensors[name].astype(kind, copy=False) for name, kind in COLUMNS.items()}
     answers = Answers(right, tensors.get("seen"), size, grows=about.get("absent") == "grow", start=tensors.get("start"))
     return SampleTable(**columns, answers=answers)
 
@@ -132,7 +106,7 @@ def restore_history(history: SampleHistory, folder: Path, run: str, labels: Tens
     if table is None or not np.array_equal(table.label, labels.cpu().numpy()):
         raise DamagedRunError(f"{folder} has a record of other samples: choose another folder.")
     answers = table.answers
-    columns = {name: getattr(table, name)[None] for name in COLUMNS}
+    columns = {name: getattr(table, name)[None] for name in MEASURED}
     columns |= {"age": answers.last()[None], "right": answers.right[:, None]}
     columns |= {} if answers.seen is None else {"seen": answers.seen[:, None]}
     columns |= {} if answers.start is None else {"start": answers.start[None]}

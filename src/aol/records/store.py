@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from aol._files import NotRegularError, locked, read_json, usable, write_atomically, write_if_changed
+from aol._files import locked, read_json, usable, write_atomically, write_if_changed
 from aol.records.record import FILE, PACKED, DamagedRunError, Json, Run, content_of, decode, packed_runs, write_run
 
 REQUEST = "request.json"
@@ -100,13 +100,13 @@ def read_request(folder: Path) -> dict[str, Json] | None:
     """Return what was asked for, or None."""
     path = folder / REQUEST
     try:
-        request = read_json(path)
+        request: dict[str, Json] = read_json(path)
+        if not isinstance(request["runs"], list):
+            raise TypeError
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (NotRegularError, IsADirectoryError, ValueError) as error:
-        raise DamagedRunError(f"{path}: it is incomplete or not JSON. {_REPEAT}") from error
-    if not isinstance(request, dict) or not isinstance(request.get("runs"), list):
-        raise DamagedRunError(f"{path}: it does not say which runs were asked for. {_REPEAT}")
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise DamagedRunError(f"{path}: it does not say which runs were asked for. {_REPEAT}") from error
     return request
 
 
@@ -153,20 +153,16 @@ def _search(folder: Path, depth: int) -> Iterator[Path]:
     if (folder / FILE).is_file():
         yield folder
         return
-    if (folder / REQUEST).is_file() or (folder / PACKED).is_file():
-        yield from _in_order(folder)
-    if depth and not (folder / REQUEST).is_file():
+    asked = (folder / REQUEST).is_file()
+    if asked or (folder / PACKED).is_file():  # those of the last request first, in its order
+        store = Store(folder)
+        there = dict.fromkeys(store.ids())
+        first = [own for own in requested_ids(folder) if own in there]
+        yield from (store.path(run_id) for run_id in dict.fromkeys([*first, *there]))
+    if depth and not asked:
         for below in sorted(folder.iterdir()):
             if below.is_dir() and not below.is_symlink() and not below.name.startswith("."):
                 yield from _search(below, depth - 1)
-
-
-def _in_order(folder: Path) -> Iterator[Path]:
-    """Yield the runs of a command, those of the last request first, in its order."""
-    store = Store(folder)
-    there = dict.fromkeys(store.ids())
-    for run_id in dict.fromkeys([*(own for own in requested_ids(folder) if own in there), *there]):
-        yield store.path(run_id)
 
 
 def _in_folders(folder: Path) -> list[str]:

@@ -82,16 +82,8 @@ def _write_samples(loop: Loop, images: ImageSet | StoredImages, row: int, folder
     if finished or not (folder / samples.IDS).exists():  # a million names are many, and they stay the same
         names = loop.train.names(index)
         samples.write_names(folder, None if names is None else samples.as_json(names))
-    samples.write_samples(
-        folder / samples.FILE,
-        kept,
-        run=loop.runs[row].run_id,
-        index=index,
-        label=loop.labels,
-        age=loop.ages.age[row],
-        ema=ema,
-        absent=loop.ages.absent,
-    )
+    columns = {"index": index, "label": loop.labels, "age": loop.ages.age[row], "ema": ema, **kept}
+    samples.write_samples(folder / samples.FILE, columns, run=loop.runs[row].run_id, absent=loop.ages.absent)
     if finished:  # pictures of the oldest and most suspicious samples, for reports
         rows = worth_seeing(loop.labels.cpu(), ema.cpu(), kept["mean_other"] - kept["mean_confidence"].sqrt())
         image = images.images.__getitem__ if isinstance(images, ImageSet) else images.whole
