@@ -71,6 +71,7 @@ def train(
     adjust: Callable[[Tensor], Tensor] = lambda logits: logits,
     order: Callable[[int], Tensor] | None = None,
     after: Callable[[Tensor], Tensor],
+    criterion: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Trained:
     """Train a small network as the pages do; `after` gets the logits of the training set after each epoch."""
     torch.manual_seed(0)
@@ -82,6 +83,8 @@ def train(
         for index in shown.split(32):
             losses = aol.softmax_loss(adjust(net(data.x[index])), data.y[index])
             loss = losses.mean() if weight is None else aol.weighted_mean(losses, weight(index))
+            if criterion is not None:
+                loss = criterion(net(data.x[index]), data.y[index])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -153,6 +156,22 @@ def ages_and_weights(watched: Sequence[Tensor]) -> Figure:
     figure, (left, right) = panels()
     draw_ages(figure, [left], [age_map([each[0] for each in watched])])
     lines(right, [each[1] for each in watched], "weight of the class")
+    return figure
+
+
+def losses() -> Figure:
+    """Draw the offsets that two losses have learnt, and what they do to the classes."""
+    data = digits()
+    criteria = {"LogitAdjustedLoss": aol.LogitAdjustedLoss(CLASSES), "MarginLoss": aol.MarginLoss(CLASSES, every=2)}
+    plain = train(data, after=lambda _: torch.zeros(CLASSES))
+    accuracy = {"cross-entropy": 100 * plain.accuracy}
+    for name, criterion in criteria.items():
+        accuracy[name] = 100 * train(data, criterion=criterion, after=lambda _: torch.zeros(CLASSES)).accuracy
+    figure, (left, right) = panels()
+    offsets = {"": torch.zeros(CLASSES)} | {name: criterion.offsets for name, criterion in criteria.items()}
+    bars(left, offsets, DIGITS, "offset of the logit", "class, head to tail")
+    bars(right, accuracy, DIGITS, "test accuracy, %", "class, head to tail")
+    left.get_legend().remove()  # the colours are those on the right
     return figure
 
 
@@ -484,7 +503,7 @@ def save(name: str, figure: Figure) -> None:
 
 
 PLAIN: dict[str, Callable[[], Figure]] = {
-    "loop": loop, "margins": margins, "resample": resample, "streams": streams, "arrivals": arrivals,
+    "loop": loop, "losses": losses, "margins": margins, "resample": resample, "streams": streams, "arrivals": arrivals,
     "hidden-minorities": hidden_minorities, "distributed": lambda: of_processes("distributed.md"), "resume": resume,
     "large": large, "runs": runs, "sklearn": sklearn, "boosted-trees": boosted_trees, "river": river,
     "transformers": transformers,

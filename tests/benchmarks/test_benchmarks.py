@@ -80,3 +80,21 @@ def test_networks_as_one_are_timed_beside_the_plain_loop(tmp_path: Path, capsys:
     (row,) = json.loads(out.read_text())["rows"]
     assert row["ratio"] == pytest.approx(row["plain_seconds"] / row["seconds"])
     assert "times as fast" in capsys.readouterr().out
+
+
+def test_losses_are_timed_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    losses = importlib.import_module("losses")
+    monkeypatch.setattr(losses, "PERIODS", 2)
+    monkeypatch.setattr(losses, "MOVES_EVERY", 640)
+    monkeypatch.setattr(losses, "mixtures", losses.digits)
+    for methods in (losses.OFFLINE, losses.STREAM):
+        monkeypatch.setattr(
+            losses, "OFFLINE" if methods is losses.OFFLINE else "STREAM", dict(list(methods.items())[:2])
+        )
+    out = tmp_path / "losses.json"
+    assert losses.main(["--seeds", "1", "--repeats", "2", "--out", str(out)]) == 0
+    record = json.loads(out.read_text())
+    digits = record["offline"]["digits, 30 epochs"]
+    assert digits["`LogitAdjustedLoss`, known counts"][0] > digits["cross-entropy"][0] + 3
+    assert record["cost"]["10"]["cross-entropy"] > 0
