@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -106,6 +107,14 @@ class State(nn.Module):
                 "advance() again to continue without them."
             )
         return together
+
+    def _warn_of_nothing(self, observed: Tensor, group: _distributed.Group) -> None:
+        if not bool(observed.any()) and _distributed.world(group)[0] == 0:
+            warnings.warn(
+                "advance() was called although observe() was given no answer (NaN is none) since the last advance(): "
+                "nothing changes. Call observe() with the answers of the epoch first.",
+                stacklevel=3,
+            )
 
     # State dicts
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -372,12 +371,6 @@ class SampleAges(State):
         allowed = f"index must lie in 0 to {self.num_samples - 1}, and correct be true or false (not predicted classes)"
         together = self._begin(group, sync, allowed)
         observed = marks_of_all(self._observed, group) if together else self._observed
-        if not together and self.absent == "keep" and not bool(observed.any()):
-            warnings.warn(
-                "advance() was called although observe() was not since the last advance(): no age changes. Call "
-                "observe() with the answers of the epoch first.",
-                stacklevel=2,
-            )
         self.epoch += 1
         self._total.zero_()
         self._seen.zero_()
@@ -394,6 +387,8 @@ class SampleAges(State):
             label = self._labels[part].to(torch.int64).expand_as(ema)
             self._seen.scatter_add_(1, label, (~ema.isnan()).to(torch.int64))
             self._total.scatter_add_(1, label, (ema.nan_to_num(0.0) * self._unit()).round_().to(torch.int64))
+        if self.absent == "keep":
+            self._warn_of_nothing(observed, group)
         self._observed.zero_()
 
     def _settings(self) -> dict[str, object]:

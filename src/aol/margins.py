@@ -6,8 +6,6 @@ learnt with room to spare, and is then predicted more often.
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,33 +21,7 @@ _SHARE = 2.0**30  # the unit of probabilities as integers, so that sums do not d
 _MOST_CLASSES = 2**15  # pairs of them take 34 GB
 _ROUNDING = 0.02  # of the sum of probabilities in bfloat16
 _BY_CHANCE = 20.0  # minus the logarithm of a probability: what is rarer is no chance
-
-
-def control_error(missed: Tensor, claimed: Tensor, *, floor: float = 0.02) -> Tensor:
-    r"""Return how much more each class is missed than claimed, on a logarithmic scale, with mean zero, `[..., C]`.
-
-    .. math:: e_c = \log\Big(\frac{m_c}{\bar m} + \epsilon\Big) - \log\Big(\frac{q_c}{\bar m} + \epsilon\Big) - \bar e
-
-    `missed` is m, the mean strength of errors on samples of the class, NaN where unknown; `claimed` is q, that of the
-    errors that name the class. `floor` is ε, so that classes without errors have a finite value.
-
-    >>> control_error(torch.tensor([0.1, 0.3]), torch.tensor([0.3, 0.1]))
-    tensor([-1.0726,  1.0726])
-    """
-    scale = missed.nanmean(-1, keepdim=True)
-    error = (missed / scale + floor).log() - (claimed / scale + floor).log()
-    return (error - error.nanmean(-1, keepdim=True)).nan_to_num(0.0, 0.0, 0.0)
-
-
-def certainty(difference: Tensor, variance: Tensor, width: float | Tensor) -> Tensor:
-    r"""Return the part of a difference that lies outside its dead zone, in [0, 1].
-
-    .. math:: \max\Big(0,\; 1 - \frac{w \sqrt{v}}{|d|}\Big)
-
-    >>> certainty(torch.tensor([0.1, 0.4, 0.0]), torch.tensor([0.04, 0.04, 0.0]), 1.0)
-    tensor([0.0000, 0.5000, 0.0000])
-    """
-    return (1 - width * variance.sqrt() / difference.abs()).nan_to_num(0.0, 0.0, 0.0).clamp_min(0.0)
+_FLOOR = 0.02  # so that classes without errors have a logarithm
 
 
 class Margins(State):
@@ -64,11 +36,17 @@ class Margins(State):
         q_c = \sum_{d \ne c} \operatorname*{mean}_{y_i = d} p_{ic}, \qquad
         o_c \leftarrow o_c - k\, g_c\, e_c
 
-    Here e is `control_error` of the smoothed m and q, and g the `certainty` of m - q: offsets move only where the
-    difference is more than sampling and the swings of the network from epoch to epoch explain. After one epoch nothing
-    is known of swings, and nothing moves. A class that was not observed since the last `advance` keeps its m and its
-    part of the q of others, until it is away for longer than chance explains. A calibrated network has m = q on
-    balanced data without offsets, and on long-tailed data with those of `logit_offsets`.
+    with
+
+    .. math::
+        e_c = \log\Big(\frac{m_c}{\bar m} + \epsilon\Big) - \log\Big(\frac{q_c}{\bar m} + \epsilon\Big) - \bar e, \qquad
+        g_c = \max\Big(0,\; 1 - \frac{w \sqrt{v_c}}{|m_c - q_c|}\Big)
+
+    Here m and q are smoothed, and v is the variance of m - q: offsets move only where the difference is more than
+    sampling and the swings of the network from epoch to epoch explain. After one epoch nothing is known of swings, and
+    nothing moves. A class that was not observed since the last `advance` keeps its m and its part of the q of others,
+    until it is away for longer than chance explains. A calibrated network has m = q on balanced data without offsets,
+    and on long-tailed data with those of `logit_offsets`.
 
     Args:
         num_classes: C, by default that of `labels`. Errors are counted by pairs of classes, 32 C² bytes per run.
@@ -82,7 +60,7 @@ class Margins(State):
         rho: smoothing rate of m and q, in (0, 1]; also one per run. The first 1 / ρ epochs count alike.
         tau: strength, as of `logit_offsets`; also one per run. Training uses τ o, and p is taken from the logits plus
             (τ - 1) o, so that the offsets found are those of τ = 1. Other than 1 only for the signal "probability".
-        width: of the dead zone, in standard errors of m - q.
+        width: w, of the dead zone, in standard errors of m - q.
         limit: the largest offset.
         device: device of the state.
 
@@ -120,25 +98,22 @@ class Margins(State):
             label, num_classes = _check.labels(labels, num_classes)
             device, digest = device or label.device, _check.fingerprint(label)
         size = _check.whole("num_classes", num_classes, 1, _MOST_CLASSES)
-        rates = {
-            "gain": _check.rates("gain", gain, 0.0, 1e3),
-            "rho": _check.rates("rho", rho, 1e-9, 1.0),
-            "tau": _check.rates("tau", tau, 0.0, 1e3),
-        }
-        runs = max(rate.numel() for rate in rates.values())
-        for name, rate in rates.items():
-            if rate.dim() and rate.numel() != runs:
-                raise ValueError(f"{name} must be one number, or one for each of {runs} runs, not {rate.numel()}.")
-        single = not any(rate.dim() for rate in rates.values())
-        super().__init__(rates["rho"].expand(runs), device, torch.float64, single=single)
+        speed, smooth = _check.rates("gain", gain, 0.0, 1e3), _check.rates("rho", rho, 1e-9, 1.0)
+        strength = _check.rates("tau", tau, 0.0, 1e3)
+        rates = (speed, smooth, strength)
+        runs = max(rate.numel() for rate in rates)
+        if any(rate.dim() and len(rate) != runs for rate in rates):
+            raise ValueError(f"gain, rho and tau must be one number each, or one for each of {runs} runs.")
+        single = not any(rate.dim() for rate in rates)
+        super().__init__(smooth.expand(runs), device, torch.float64, single=single)
         self.num_classes, self.signal, self._digest = size, _check.choice("signal", signal, SIGNALS), digest
-        self._strong = bool((rates["tau"] != 1).any())
+        self._strong = bool((strength != 1).any())
         if self.signal != "probability" and self._strong:
             raise ValueError(f'tau must be 1 with signal={self.signal!r}; only "probability" has a strength.')
         self.width = _check.number("width", width, 0.0, 1e3)
         self.limit = _check.number("limit", limit, 0.0, 1e3)
-        for name in ("gain", "tau"):
-            self.register_buffer(f"_{name}", rates[name].expand(runs)[:, None].to(self.device), persistent=False)
+        for name, rate in (("_gain", speed), ("_tau", strength)):
+            self.register_buffer(name, rate.expand(runs)[:, None].to(self.device), persistent=False)
         own = None if label is None else label.to(self.device, torch.int32, copy=True)
         self.register_buffer("_labels", own, persistent=False)
         self._add("_highest", (1,), 0, torch.float64)  # learning rate so far
@@ -189,13 +164,7 @@ class Margins(State):
 
     def adjust(self, logits: Tensor) -> Tensor:
         """Return the logits for the loss, in training: `logits + offsets`, float32; `[B, C]` or `[R, B, C]`."""
-        offsets = self.offsets
-        if isinstance(logits, Tensor) and logits.is_floating_point():
-            runs = [] if self._single else [len(offsets)]
-            if [*logits.shape[-1:]] != [*offsets.shape[-1:]] or (runs and [*logits.shape[:-2]] != runs):
-                wanted = f"[{', '.join(map(str, [*runs, 'B', offsets.shape[-1]]))}]"
-                raise ValueError(f"logits must have the shape {wanted} of these margins, not {list(logits.shape)}.")
-        return with_offset(logits, offsets)
+        return with_offset(logits, self.offsets)
 
     def observe(self, label: _check.Integers, answer: _check.Numbers, *, times: _check.Integers | None = None) -> None:
         """Count answers until `advance`.
@@ -297,18 +266,17 @@ class Margins(State):
         claimed, variance = self._claimed()
         # By sampling, and what smoothing leaves of swings between epochs.
         spread = self._variance + variance + (self._rate(self._times) / 2 * self._swing).nan_to_num(torch.inf)
-        error = control_error(self._missed.masked_fill(~self._present(), torch.nan), claimed)
-        sure = certainty(self._missed - claimed, spread, self.width)
+        missed = self._missed.masked_fill(~self._present(), torch.nan)
+        unit = missed.nanmean(-1, keepdim=True)
+        error = (missed / unit + _FLOOR).log() - (claimed / unit + _FLOOR).log()
+        error = (error - error.nanmean(-1, keepdim=True)).nan_to_num(0.0, 0.0, 0.0)
+        sure = 1 - self.width * spread.sqrt() / (self._missed - claimed).abs()
+        sure = sure.nan_to_num(0.0, 0.0, 0.0).clamp_min(0.0)
         moved = self._offset - scale * self._gain * (sure * error).masked_fill(number == 0, 0.0)
         self._offset.copy_((moved - moved.mean(1, keepdim=True)).clamp(-self.limit, self.limit))
         self.epoch += 1
         # Last: where warnings are errors, the states of all processes still agree, and none waits for this one.
-        if not bool(number.any()) and _distributed.world(group)[0] == 0:
-            warnings.warn(
-                "advance() was called although observe() was given no answer (NaN is none) since the last advance(): "
-                "no offset moves. Call observe() with the answers of the epoch first.",
-                stacklevel=2,
-            )
+        self._warn_of_nothing(number, group)
 
     def _smooth(self, sums: Tensor, number: Tensor) -> None:
         """Smooth missed and claims, from the sums of strength and of squares by pairs of classes."""
