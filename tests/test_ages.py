@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import aol
 from aol import ages as module
-from tests.support.histories import Story, random_answers, rhos, same, stories, tell_epoch
+from tests.support.histories import random_answers, rhos, same, stories, tell_epoch
 from tests.support.oracle import SampleOracle
 
 RULES = [(level, fuse, absent) for level in ("class", "sample") for fuse in module.FUSE for absent in ("keep", "grow")]
@@ -35,7 +35,7 @@ def assert_same_numbers(ages, truth, *, rel=2e-6):
 
 @pytest.mark.parametrize(("level", "fuse", "absent"), RULES)
 @pytest.mark.parametrize("full", [True, False])
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(data=st.data(), rho=rhos)
 def test_every_rule_agrees_with_the_naive_loops(level, fuse, absent, full, data, rho):
     story = data.draw(stories(full=full))
@@ -49,8 +49,7 @@ def test_every_rule_agrees_with_the_naive_loops(level, fuse, absent, full, data,
         assert_same_numbers(ages, truth)
 
 
-@pytest.mark.parametrize("fuse", module.FUSE)
-@pytest.mark.parametrize("right", [0.02, 0.5])
+@pytest.mark.parametrize(("fuse", "right"), [("ema", 0.02), ("peak", 0.5)])
 def test_three_hundred_epochs_do_not_drift(fuse, right):
     labels = [i % 3 for i in range(40)]
     ages, truth = aol.SampleAges(labels, rho=0.07, fuse=fuse), SampleOracle(labels, rho=0.07, fuse=fuse)
@@ -61,43 +60,12 @@ def test_three_hundred_epochs_do_not_drift(fuse, right):
     assert_same_numbers(ages, truth, rel=5e-6)
 
 
-@given(stories(full=False), rhos)
-def test_ages_are_one_or_more_and_a_right_answer_resets(story, rho):
-    ages = aol.SampleAges(story.labels, rho=rho)
-    for epoch in range(len(story.epochs)):
-        before = ages.age
-        tell_epoch(ages, story, epoch)
-        observed = story.observed(epoch)
-        assert int(ages.age.min()) >= 1
-        for i, age in enumerate(ages.age.tolist()):
-            assert age == (1 if observed.get(i) else before[i] + (i in observed))
-
-
-@given(stories(full=False), st.floats(0.01, 1.0), st.sampled_from(["keep", "grow"]), st.sampled_from(module.FUSE))
-def test_weights_have_mean_one_over_what_was_seen_and_are_one_elsewhere(story, rho, absent, fuse):
-    ages = aol.SampleAges(story.labels, num_classes=story.num_classes, rho=rho, absent=absent, fuse=fuse)
-    for epoch in range(len(story.epochs)):
-        tell_epoch(ages, story, epoch)
-    for value, weight in ((ages.class_age, ages.class_weight), (ages.ema, ages.sample_weight)):
-        seen = ~value.isnan()
-        if seen.any():
-            assert weight[seen].double().mean().item() == pytest.approx(1.0, rel=1e-6)
-        assert (weight[~seen] == 1).all()
-
-
 def test_before_the_first_epoch_ages_are_one_and_so_are_all_weights():
     ages = aol.SampleAges([0, 1, 1], num_classes=3)
     assert ages.age.tolist() == [1, 1, 1]
     assert ages.ema.isnan().all()
     assert ages.class_age.isnan().all()
     assert ages.class_weight.tolist() == ages.sample_weight.tolist() == [1.0, 1.0, 1.0]
-
-
-def test_observing_changes_nothing_before_the_epoch_ends():
-    ages = aol.SampleAges([0, 1], rho=0.5)
-    ages.observe([0], [False])
-    assert ages.age.tolist() == [1, 1]
-    assert ages.ema.isnan().all()
 
 
 def test_rho_zero_gives_uniform_weights_whatever_happened():
@@ -111,39 +79,8 @@ def test_rho_zero_gives_uniform_weights_whatever_happened():
     assert ages.sample_weight.tolist() == ages.weight([0, 1, 2]).tolist() == [1.0, 1.0, 1.0]
 
 
-def test_rho_one_keeps_only_the_current_episode():
-    ages = aol.SampleAges([0] * 4, rho=1.0)
-    for answers in random_answers(4, 20, right=0.4, seed=1):
-        ages.observe(range(4), answers)
-        ages.advance()
-        assert ages.ema.equal(ages.age.float())
-
-
-@settings(max_examples=25)
-@given(stories(full=False), rhos, st.sampled_from(RULES), st.randoms(use_true_random=False))
-def test_a_permutation_of_the_samples_changes_nothing(story, rho, rule, random):
-    level, fuse, absent = rule
-    kind = {"rho": rho, "level": level, "fuse": fuse, "absent": absent, "num_classes": story.num_classes}
-    size = len(story.labels)
-    place = list(range(size))
-    random.shuffle(place)  # sample i is called place[i] in the second telling
-    labels = [0] * size
-    for i, y in enumerate(story.labels):
-        labels[place[i]] = y
-    moved = [[[(place[i], right) for i, right in call] for call in epoch] for epoch in story.epochs]
-    first, second = aol.SampleAges(story.labels, **kind), aol.SampleAges(labels, **kind)
-    other = Story(labels, story.num_classes, moved)
-    for epoch in range(len(story.epochs)):
-        tell_epoch(first, story, epoch)
-        tell_epoch(second, other, epoch)
-    where = torch.tensor(place)
-    assert same(first.ema, second.ema[where])
-    assert same(first.class_weight, second.class_weight)
-    assert same(first.sample_weight, second.sample_weight[where])
-
-
-@pytest.mark.parametrize("chunk", [1, 3, 7])
-@pytest.mark.parametrize(("level", "fuse", "absent"), RULES)
+@pytest.mark.parametrize("chunk", [1, 7])
+@pytest.mark.parametrize(("level", "fuse", "absent"), [RULES[0], RULES[-1]])
 def test_folding_in_chunks_changes_nothing(monkeypatch, chunk, level, fuse, absent):
     labels = [i * i % 5 for i in range(23)]
     kind = {"rho": [0.3, 0.9, 0.0], "level": level, "fuse": fuse, "absent": absent}
@@ -191,9 +128,7 @@ def test_class_sums_never_overflow_at_the_largest_ages():
     "labels",
     [
         [0, 1, 2, 1],
-        (0, 1, 2, 1),
         np.array([0, 1, 2, 1], dtype=np.uint8),
-        np.array([0, 1, 2, 1], dtype=np.int16)[::1],
         np.array([0, 9, 1, 9, 2, 9, 1, 9])[::2],
         torch.tensor([0, 1, 2, 1], dtype=torch.uint8),
         torch.tensor([0, 9, 1, 9, 2, 9, 1, 9], dtype=torch.int32)[::2],
@@ -216,15 +151,6 @@ def test_read_only_arrays_are_read_without_a_warning(recwarn):
     ages.advance()
     assert ages.age.tolist() == [2, 1]
     assert not recwarn.list
-
-
-def test_one_sample_of_one_class_works():
-    ages = aol.SampleAges([0], level="sample")
-    for _ in range(3):
-        ages.observe([0], [False])
-        ages.advance()
-    assert ages.age.tolist() == [4]
-    assert ages.weight([0]).tolist() == ages.class_weight.tolist() == [1.0]
 
 
 def test_more_than_256_classes_are_kept_apart():

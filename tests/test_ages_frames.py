@@ -78,14 +78,6 @@ def test_labels_in_another_order_are_noticed_and_change_nothing() -> None:
     assert torch.equal(before["_observed"], ages.state_dict()["_observed"])  # type: ignore[arg-type]
 
 
-def test_labels_are_compared_for_runs_with_samples_of_their_own() -> None:
-    ages = aol.SampleAges(LABELS, rho=torch.tensor([0.1, 0.5]))
-    index = torch.tensor([[0, 1], [2, 3]])
-    ages.observe(index, torch.ones(2, 2, dtype=torch.bool), label=LABELS[index])
-    with pytest.raises(ValueError, match="1 of 4"):
-        ages.observe(index, torch.ones(2, 2, dtype=torch.bool), label=torch.tensor([[0, 1], [2, 2]]))
-
-
 def test_an_epoch_without_observe_warns() -> None:
     ages = aol.SampleAges(LABELS)
     with pytest.warns(UserWarning, match="observe"):

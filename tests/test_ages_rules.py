@@ -27,31 +27,10 @@ def test_an_age_stops_at_the_largest_number_of_its_type(dtype):
     assert before.tolist() == [1, largest - 1, largest, largest]
 
 
-@pytest.mark.parametrize(("dtype", "most"), [(torch.float16, 2048), (torch.bfloat16, 256), (torch.float32, 2**24)])
-def test_an_age_with_a_point_stops_where_its_digits_end(dtype, most):
-    age = aol.age_step(torch.tensor([most - 1, most], dtype=dtype), [False, False])
-    assert age.tolist() == [most, most]
-
-
-@given(st.lists(st.tuples(st.integers(1, 2**30), st.booleans()), min_size=1, max_size=20))
-def test_an_age_is_the_papers_compact_form_and_never_below_one(pairs):
-    before, right = [a for a, _ in pairs], [c for _, c in pairs]
-    age = aol.age_step(torch.tensor(before), torch.tensor(right))
-    assert age.tolist() == [(1 - c) * (a + 1) + c for a, c in pairs]
-    assert int(age.min()) >= 1
-
-
 def test_answers_may_be_lists_arrays_or_whole_numbers_and_broadcast():
     age = torch.tensor([[3, 3], [3, 3]])
     assert aol.age_step(age, [True, False]).tolist() == [[1, 4], [1, 4]]
     assert aol.age_step(age, torch.tensor([[1], [0]])).tolist() == [[1, 1], [4, 4]]
-
-
-def test_age_step_changes_neither_of_its_inputs():
-    age, right = torch.tensor([2, 2]), torch.tensor([True, False])
-    aol.age_step(age, right)
-    assert age.tolist() == [2, 2]
-    assert right.tolist() == [True, False]
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=30), st.floats(0, 1))
@@ -67,12 +46,6 @@ def test_the_ema_is_exact_at_both_ends():
     ema, age = torch.tensor([3.3, 1.7]), torch.tensor([7, 9])
     assert aol.ema_step(ema, age, 0.0).equal(ema)
     assert aol.ema_step(ema, age, 1.0).equal(age.float())
-
-
-@given(st.floats(1, 1e6, width=32), st.floats(0, 1))
-def test_an_age_that_stays_put_leaves_the_ema_untouched(value, rho):
-    ema = torch.tensor([value])
-    assert aol.ema_step(ema, ema, rho).equal(ema)
 
 
 def test_rho_as_a_float_and_as_float32_or_float64_tensors_agree_to_the_last_bit():
@@ -121,10 +94,6 @@ def test_mean_one_leaves_out_what_is_unknown(values):
     assert found[0].tolist() == pytest.approx(
         oracle.mean_one(values) if any(v == v for v in values) else [1.0] * len(values)
     )
-
-
-def test_mean_one_of_zeros_is_one():
-    assert mean_one(torch.zeros(3)).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_no_gradient_flows_into_ages():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aol
@@ -17,10 +17,11 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("fuse", ["ema", "peak"])
-@pytest.mark.parametrize("absent", ["keep", "grow"])
-@pytest.mark.parametrize("level", ["class", "sample"])
+@pytest.mark.parametrize(
+    ("shared", "fuse", "absent", "level"),
+    [(True, "ema", "keep", "class"), (False, "ema", "grow", "sample"), (False, "peak", "keep", "class")],
+)
+@settings(max_examples=25)
 @given(st.lists(rhos, min_size=1, max_size=5), st.integers(1, 40), st.integers(0, 2**30))
 def test_runs_together_equal_runs_apart_to_the_last_bit(shared, fuse, absent, level, rho, size, seed):
     runs, labels = len(rho), torch.randint(0, 3, (size,), generator=generator(seed))
@@ -48,27 +49,6 @@ def test_runs_together_equal_runs_apart_to_the_last_bit(shared, fuse, absent, le
         assert same(together.weight(own)[r], ages.weight(own[r]))
 
 
-def test_a_vector_of_one_rho_keeps_the_run_axis():
-    ages = aol.SampleAges([0, 1, 1], rho=[0.5])
-    ages.observe([0, 2], [[True, False]])
-    ages.advance()
-    assert ages.age.tolist() == [[1, 1, 2]]
-    assert ages.weight([2]).shape == (1, 1)
-    assert ages.rho.shape == (1,)
-    assert aol.SampleAges([0]).rho.shape == ()
-
-
-def test_very_many_runs_at_once_work():
-    runs = 20_000
-    ages = aol.SampleAges([0, 1], rho=torch.linspace(0, 1, runs))
-    for _ in range(3):
-        ages.observe([0, 1], torch.tensor([[True, False]]).expand(runs, -1))
-        ages.advance()
-    assert (ages.age == torch.tensor([1, 4])).all()
-    assert ages.class_weight[0].tolist() == [1.0, 1.0]
-    assert ages.class_weight[-1].tolist() == pytest.approx([0.4, 1.6])
-
-
 def test_where_a_sample_stands_does_not_change_a_bit_of_it():
     # Long enough for vector instructions, with a tail that they do not cover.
     size = 1003
@@ -89,7 +69,7 @@ def test_where_a_sample_stands_does_not_change_a_bit_of_it():
     assert same(first.class_weight, second.class_weight)
 
 
-@pytest.mark.parametrize("cuts", [[], [500], [1, 2, 3], [0, 0, 1003], list(range(0, 1003, 17))])
+@pytest.mark.parametrize("cuts", [[0, 0, 1003], list(range(0, 1003, 17))])
 def test_how_an_epoch_is_cut_into_calls_does_not_change_a_bit(cuts):
     size = 1003
     whole, parts = (aol.SampleAges(torch.arange(size) % 5, rho=0.3) for _ in range(2))
@@ -129,20 +109,3 @@ def test_a_last_answer_in_a_long_call_of_repeats_still_wins():
         ages.observe(index.expand(shape), right)
         ages.advance()
         assert ages.age.tolist() == [[1] * 5 + [2] * 5] * 2
-
-
-@pytest.mark.parametrize(
-    ("index", "correct", "named"),
-    [
-        ([0, 1], [True, False], "correct"),
-        ([0, 1], [[True, False]], "correct"),
-        ([[0, 1]], [[True, False], [True, False]], "index"),
-        ([[[0]]], [[[True]]], "index"),
-        ([[0], [1], [1]], [[True], [True], [True]], "index"),
-        ([0], [[True, True], [True, True]], "correct"),
-    ],
-)
-def test_shapes_that_do_not_fit_the_runs_are_named(index, correct, named):
-    ages = aol.SampleAges([0, 1], rho=[0.1, 0.2])
-    with pytest.raises(ValueError, match=named):
-        ages.observe(index, correct)

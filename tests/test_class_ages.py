@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aol
@@ -35,6 +35,7 @@ def split(step):
     return [y for y, _ in step], [c for _, c in step]
 
 
+@settings(max_examples=50)
 @given(streams(), rhos, thresholds, st.integers(0, 5))
 def test_a_stream_agrees_with_the_naive_loops(stream, rho, threshold, cut):
     num_classes, steps = stream
@@ -57,11 +58,12 @@ def test_a_stream_agrees_with_the_naive_loops(stream, rho, threshold, cut):
     assert ages.epoch == len(steps)
 
 
-@given(st.lists(rhos, min_size=1, max_size=4), thresholds, st.integers(0, 2**30), st.booleans())
-def test_runs_together_equal_runs_apart_to_the_last_bit(rho, threshold, seed, shared):
-    runs = len(rho)
-    together = aol.ClassAges(4, rho=rho, threshold=threshold)
-    apart = [aol.ClassAges(4, rho=each, threshold=threshold) for each in rho]
+@settings(max_examples=40)
+@given(st.lists(st.tuples(rhos, thresholds), min_size=1, max_size=4), st.integers(0, 2**30), st.booleans())
+def test_runs_together_equal_runs_apart_to_the_last_bit(settings, seed, shared):
+    runs = len(settings)
+    together = aol.ClassAges(4, rho=[rho for rho, _ in settings], threshold=[rule for _, rule in settings])
+    apart = [aol.ClassAges(4, rho=rho, threshold=rule) for rho, rule in settings]
     for step in range(5):
         generator = torch.Generator().manual_seed(seed + step)
         label = torch.randint(0, 4, (6,) if shared else (runs, 6), generator=generator)
@@ -71,30 +73,12 @@ def test_runs_together_equal_runs_apart_to_the_last_bit(rho, threshold, seed, sh
         for r, ages in enumerate(apart):
             ages.observe(label if shared else label[r], right[r])
             ages.advance()
+    own = torch.arange(runs * 2).reshape(runs, 2) % 4
     for r, ages in enumerate(apart):
         for name in ("age", "ema", "class_weight", "accuracy", "threshold", "rho"):
             assert same(getattr(together, name)[r], getattr(ages, name)), name
         assert same(together.weight([3, 0, 0])[r], ages.weight([3, 0, 0]))
-        own = torch.arange(runs * 2).reshape(runs, 2) % 4
         assert same(together.weight(own)[r], ages.weight(own[r]))
-
-
-@given(st.lists(thresholds, min_size=1, max_size=5), st.integers(0, 2**30))
-def test_runs_with_thresholds_of_their_own_equal_runs_apart(rules, seed):
-    together = aol.ClassAges(4, rho=[0.3] * len(rules), threshold=rules)
-    apart = [aol.ClassAges(4, rho=0.3, threshold=rule) for rule in rules]
-    for step in range(5):
-        generator = torch.Generator().manual_seed(seed + step)
-        label = torch.randint(0, 4, (len(rules), 6), generator=generator)
-        right = torch.rand(len(rules), 6, generator=generator) < 0.4
-        together.observe(label, right)
-        together.advance()
-        for r, ages in enumerate(apart):
-            ages.observe(label[r], right[r])
-            ages.advance()
-    for r, ages in enumerate(apart):
-        for name in ("age", "ema", "class_weight", "accuracy", "threshold"):
-            assert same(getattr(together, name)[r], getattr(ages, name)), name
 
 
 @pytest.mark.parametrize("rule", ["positive-median", "mean"])
@@ -106,14 +90,6 @@ def test_classes_at_zero_grow_older_where_the_median_is_zero(rule):
             each.advance()
     assert by_median.age.tolist() == [1, 1, 1, 1, 1]
     assert ages.age.tolist() == [1, 3, 3, 3, 1]
-
-
-def test_where_the_median_is_not_zero_a_positive_one_is_the_same():
-    ages = aol.ClassAges(3, threshold="positive-median")
-    ages.observe([0, 0, 1, 1, 2], [True, False, True, True, False])
-    ages.advance()
-    assert ages.threshold.item() == 0.5
-    assert ages.age.tolist() == [1, 1, 2]
 
 
 @pytest.mark.parametrize("right", [1, 3, 7])
@@ -161,27 +137,6 @@ def test_other_thresholds_are_not_warned_of(rule, right):
         steps_at_zero(aol.ClassAges(3, threshold=rule), 9, right)
 
 
-def test_a_list_of_thresholds_needs_a_run_each():
-    with pytest.raises(ValueError, match=r"threshold must be .* 2 runs, not 3 rules"):
-        aol.ClassAges(3, rho=[0.1, 0.2], threshold=["median"] * 3)
-
-
-def test_a_class_at_the_threshold_is_reset():
-    ages = aol.ClassAges(2, threshold=0.5)
-    for _ in range(3):
-        ages.observe([0, 0, 1, 1], [True, False, False, False])
-        ages.advance()
-    assert ages.age.tolist() == [1, 4]
-
-
-def test_the_median_of_an_even_number_lies_between_the_middle_two():
-    ages = aol.ClassAges(3)
-    ages.observe([0, 0, 1, 1], [True, True, True, False])  # class 2 is not there
-    ages.advance()
-    assert ages.threshold.item() == 0.75
-    assert ages.age.tolist() == [1, 2, 1]
-
-
 def test_a_class_that_is_not_observed_keeps_its_age_and_accuracy_while_its_ema_goes_on():
     ages = aol.ClassAges(2, rho=0.5, threshold=1.0)
     ages.observe([0, 1], [False, False])
@@ -206,14 +161,6 @@ def test_the_emas_start_at_the_first_updated_ages_even_of_a_class_seen_later():
     ages.observe([1], [False])
     ages.advance()
     assert ages.ema.tolist() == [2.0, 1.25]
-
-
-def test_rho_zero_gives_uniform_weights():
-    ages = aol.ClassAges(2, rho=[0.0, 0.5], threshold=1.0)
-    ages.observe([0, 1], [[True, False], [True, False]])
-    ages.advance()
-    assert ages.class_weight[0].tolist() == [1.0, 1.0]
-    assert ages.class_weight[1].tolist() == pytest.approx([2 / 3, 4 / 3])
 
 
 def test_a_threshold_function_gets_accuracies_with_nan_where_unseen_and_cannot_spoil_them():
@@ -256,18 +203,6 @@ def test_a_threshold_function_that_fails_loses_no_observation(answer):
 
 
 @pytest.mark.parametrize("kind", [aol.ClassAges, aol.ErrorRates])
-@pytest.mark.parametrize("label", [3, -1, 2**40])
-def test_a_label_outside_num_classes_is_an_error(kind, label):
-    state = kind(3)
-    with pytest.raises(IndexError, match=rf"label must lie in 0 to 2 .*num_classes.*not {label}"):
-        state.observe([0, label], [True, True])
-    with pytest.raises(IndexError, match="by num_classes"):
-        state.weight([label])
-    state.advance()
-    assert int(state.state_dict()["_count"].sum()) == 0
-
-
-@pytest.mark.parametrize("kind", [aol.ClassAges, aol.ErrorRates])
 def test_a_stray_label_on_the_device_is_left_out_and_reported_by_advance(kind, monkeypatch):
     state = kind(2, rho=0.5)
     monkeypatch.setattr(aol._check, "readable", lambda value: False)  # as on a CUDA device
@@ -279,15 +214,6 @@ def test_a_stray_label_on_the_device_is_left_out_and_reported_by_advance(kind, m
     state.advance()
     assert state.epoch == 1
     assert state.class_weight.argmax() == 1
-
-
-def test_one_class_works():
-    ages = aol.ClassAges(1)
-    for _ in range(3):
-        ages.observe([0], [False])
-        ages.advance()
-    assert ages.age.tolist() == [1]  # its accuracy is the median
-    assert ages.weight([0]).tolist() == [1.0]
 
 
 @pytest.mark.parametrize("threshold", ["mode", "", -0.1, 1.5, math.nan, None, True, [0.5], torch.tensor(0.5)])

@@ -153,7 +153,6 @@ def test_a_failing_process_is_shown_and_the_others_are_not_left_hanging(processe
 RECORDED = {
     "keep": {"rho": 0.3},
     "grow": {"rho": 0.3, "absent": "grow"},
-    "runs": {"rho": [0.3, 0.7]},
     "classes": {"kind": "ClassAges", "rho": 0.3},
 }
 

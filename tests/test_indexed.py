@@ -55,7 +55,6 @@ def pair(index):
         (lambda i: collections.OrderedDict(text="a"), {"text": "a", "index": 3}),
         (lambda i: Point(1, 2), (1, 2, 3)),
         (lambda i: "text", ("text", 3)),
-        (lambda i: (), (3,)),
     ],
 )
 def test_the_index_is_added_to_items_of_any_kind(item, wanted):
@@ -68,13 +67,6 @@ def test_tensors_and_arrays_are_whole_items():
     assert item.tolist() == [2, 3]
     assert index == 1
     assert aol.Indexed(np.array([[5, 6]]))[0][0].tolist() == [5, 6]
-
-
-def test_what_the_data_set_handed_out_is_not_changed():
-    kept = {"text": "a"}, ["a"]
-    for item in kept:
-        aol.Indexed([item])[0]
-    assert kept == ({"text": "a"}, ["a"])
 
 
 def test_an_index_from_the_back_is_told_as_one_from_the_front():
@@ -93,30 +85,11 @@ def test_an_index_outside_is_refused(data, index, error):
         aol.Indexed(data).__getitems__([0, index])
 
 
-def test_indices_may_be_numbers_of_numpy_and_torch():
-    indexed = aol.Indexed(Plain(pair))
-    assert indexed[np.int64(2)] == indexed[torch.tensor(2)] == (2.0, 0, 2)
-    assert type(indexed[np.int64(2)][-1]) is int
-
-
-def test_many_items_are_fetched_the_data_sets_own_way():
-    data = Many(pair)
-    assert aol.Indexed(data).__getitems__([2, 0, 2]) == [(2.0, 0, 2), (0.0, 0, 0), (2.0, 0, 2)]
-    assert data.asked == [2, 0, 2]
-
-
 def test_a_key_that_is_taken_asks_for_another_name():
     data = [{"index": 7}]
     with pytest.raises(ValueError, match="key="):
         aol.Indexed(data)[0]
     assert aol.Indexed(data, key="place")[0] == {"index": 7, "place": 0}
-
-
-def test_the_attributes_are_those_of_the_data_set():
-    indexed = aol.Indexed(Plain(pair))
-    assert indexed.classes == ("cat", "dog")
-    assert not hasattr(indexed, "nothing_of_that_name")
-    assert len(indexed) == 4
 
 
 @pytest.mark.parametrize("workers", [0, 2])
