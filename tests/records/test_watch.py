@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 import aol
+from aol.records.datasets import labels_of
 from aol.records.previews import read_previews
 from aol.records.record import read_run
-from aol.records.watch import Watch, labels_of
+from aol.records.watch import Watch
 from tests.support.processes import Processes
 from tests.support.scenarios import watched
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 
 import aol
-from aol.plugins.lightning import AgeOfLearning
+from aol.plugins.lightning import WatchCallback
 
-SAMPLES, CLASSES = 60, 3
+SAMPLES, CLASSES, SIZE = 60, 3, 16  # four batches an epoch, the last one of 12
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", module="lightning")
@@ -29,31 +28,27 @@ def labelled(samples: int = SAMPLES) -> tuple[Tensor, Tensor]:
 
 
 IMAGES, LABELS = labelled()
-DATA = TensorDataset(IMAGES, LABELS)
+DATA, TEST = TensorDataset(IMAGES, LABELS), TensorDataset(IMAGES[:20], LABELS[:20])
 
 
 class Net(LightningModule):
-    """Two layers; training weighs by the age of what the batch's last element names, and adds margins."""
+    """Two layers; training weighs by the age of what the batch's last element names."""
 
-    def __init__(self, aging: AgeOfLearning | None = None, signal: str = "pass", divide_by: str = "weight") -> None:
+    def __init__(self, ages: aol.SampleAges | None = None, divide_by: str = "weight") -> None:
         super().__init__()
         with torch.random.fork_rng():
             torch.manual_seed(1)
             self.net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, CLASSES))
-        self.aging, self.signal, self.divide_by = aging, signal, divide_by
-        self.seen: list[list[int]] = []
+        self.weigh = None if ages is None else lambda index: ages.weight(index)  # no submodule of this one
+        self.divide_by = divide_by
         self.losses: list[float] = []
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x)
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        y, key, logits = batch[1], batch[-1], self(batch[0])
-        if self.signal == "training":
-            self.aging.observe(logits, y, key)
-        losses = aol.softmax_loss(self.aging.adjust(logits), y)
-        loss = aol.weighted_mean(losses, self.aging.weight(key), divide_by=self.divide_by)
-        self.seen.append(key.tolist())
+        x, y, index = batch
+        loss = aol.weighted_mean(aol.softmax_loss(self(x), y), self.weigh(index), divide_by=self.divide_by)
         self.losses.append(loss.item())
         return loss
 
@@ -65,25 +60,6 @@ class Net(LightningModule):
 
     def weights(self) -> Tensor:
         return nn.utils.parameters_to_vector(self.net.parameters()).detach().clone()
-
-
-def rate(step: int) -> float:
-    """Return the factor of the learning rate: a warm-up over six steps, then a decay, also within epochs."""
-    return min(1.0, (step + 1) / 6) * 0.95**step
-
-
-class Scheduled(Net):
-    """The learning rate follows `rate`."""
-
-    def configure_optimizers(self) -> dict[str, object]:
-        optimizer = super().configure_optimizers()
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-
-def made_margins(signal: str) -> aol.Margins:
-    """Return margins that move easily."""
-    return aol.Margins(CLASSES, signal=signal, gain=0.5, width=0.0)
 
 
 def trainer(*callbacks: object, **options) -> Trainer:
@@ -105,39 +81,14 @@ def sample_ages(**options) -> aol.SampleAges:
     return aol.SampleAges(LABELS, num_classes=CLASSES, **{"rho": 0.5, "level": "sample", **options})
 
 
-def plain_loop(
-    ages: aol.SampleAges, order: aol.ShuffledSampler | aol.AgeSampler, *, epochs: int = 3, batch_size: int = 16
-) -> tuple[Tensor, list[float]]:
-    """Train the same network as the README does, and return its weights and losses."""
-    model = Net()
-    optimizer = model.configure_optimizers()
-    losses = []
-    for _ in range(epochs):
-        for index in torch.tensor(list(order)).split(batch_size):
-            weight = ages.weight(index)
-            loss = aol.weighted_mean(aol.softmax_loss(model(IMAGES[index]), LABELS[index]), weight)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        with torch.no_grad():
-            ages.observe(range(SAMPLES), aol.is_correct(model(IMAGES), LABELS))
-        ages.advance()
-    return model.weights(), losses
+def loader(order: object = None, size: int = SIZE) -> DataLoader:
+    """Return batches with the index of each sample, in an order of `aol`'s."""
+    order = aol.ShuffledSampler(SAMPLES, seed=2) if order is None else order
+    return DataLoader(aol.Indexed(DATA), batch_sampler=BatchSampler(order, size, drop_last=False))
 
 
-def fitted(
-    aging: AgeOfLearning, model: Net | None = None, *, signal: str = "pass", loader=None, callbacks=(), **options
-) -> Net:
-    """Fit a module, with the loader of the callback unless another is given."""
-    model = model or Net(aging, signal)
-    loader = aging.loader(DATA, batch_size=16, seed=2) if loader is None else loader
-    trainer(aging, *callbacks, **options).fit(model, loader)
+def fitted(callback: WatchCallback, model: Net | None = None, *, batches=None, others=(), **options) -> Net:
+    """Fit a module that is weighted by the ages of a callback."""
+    model = model or Net(callback.ages)
+    trainer(callback, *others, **options).fit(model, loader() if batches is None else batches)
     return model
-
-
-class Stream(IterableDataset):
-    """Samples in the order of their numbers, without a length."""
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return iter(zip(IMAGES, LABELS, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from typing import Any
 
 import torch
 import transformers
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
 import aol
-from aol.plugins.transformers import AgeTrainer
+from aol.plugins.transformers import ComputeLoss, WatchCallback
 
 SAMPLES, CLASSES = 60, 3
 FOLDER = tempfile.TemporaryDirectory(prefix="aol-hf-")  # of all that trainers write unasked; goes with the process
@@ -34,17 +35,16 @@ def texts(samples: int = SAMPLES) -> list[dict]:
 
 
 DATA = texts()
-LABELS = torch.tensor([each["label"] for each in DATA])
+LABELS = torch.tensor([row["label"] for row in DATA])
 
 
 def padded(features: list[dict]) -> dict[str, Tensor]:
-    """Collate, and refuse whatever the model does not take."""
-    assert all(set(each) == {"input_ids", "attention_mask", "label"} for each in features)
+    """Collate to equal lengths."""
 
     def column(name: str) -> Tensor:
-        return torch.tensor([each[name] + [0] * (8 - len(each[name])) for each in features])
+        return torch.tensor([row[name] + [0] * (8 - len(row[name])) for row in features])
 
-    labels = torch.tensor([each["label"] for each in features])
+    labels = torch.tensor([row["label"] for row in features])
     return {"input_ids": column("input_ids"), "attention_mask": column("attention_mask"), "labels": labels}
 
 
@@ -83,50 +83,46 @@ def arguments(**options) -> TrainingArguments:
     return TrainingArguments(**{**settings, **options})
 
 
-def sample_ages(**options) -> aol.SampleAges:
-    return aol.SampleAges(LABELS, num_classes=CLASSES, **{"rho": 0.5, "level": "sample", **options})
-
-
-def made_margins(signal: str) -> aol.Margins:
-    """Return margins that move easily."""
-    return aol.Margins(CLASSES, signal=signal, gain=0.5, width=0.0)
-
-
 def weights(trainer: Trainer) -> Tensor:
     return nn.utils.parameters_to_vector(trainer.model.parameters()).detach().clone()
 
 
 def losses(trainer: Trainer) -> list[float]:
-    return [each["loss"] for each in trainer.state.log_history if "loss" in each]
+    return [row["loss"] for row in trainer.state.log_history if "loss" in row]
 
 
-class Recorded(AgeTrainer):
-    """Notes which samples each optimiser step saw."""
+class ByAge(nn.Module):
+    """Cross-entropy weighted by the ages of classes, which counts its calls."""
 
-    def get_batch_samples(self, *args):
-        batches, items = super().get_batch_samples(*args)
-        self.seen = [*getattr(self, "seen", []), [batch.get("age_key", batch["labels"]).tolist() for batch in batches]]
-        return batches, items
+    def __init__(self, ages: aol.SampleAges) -> None:
+        super().__init__()
+        self.weight = lambda labels: ages.class_weight[labels]
+        self.register_buffer("calls", torch.zeros(()))
 
-
-def made(
-    ages, *, kind: type[Trainer] = Recorded, model=None, data=None, args: dict | None = None, **options
-) -> Trainer:
-    """Return a trainer of the small set; `ages` None makes it one that knows no ages."""
-    mine = {} if ages is None else {"ages": ages}
-    found = kind(
-        model=model or network(),
-        args=arguments(**(args or {})),
-        train_dataset=DATA if data is None else data,
-        data_collator=options.pop("data_collator", padded),
-        **mine,
-        **options,
-    )
-    found.remove_callback(transformers.PrinterCallback)
-    return found
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        self.calls += torch.is_grad_enabled()
+        scale = 1.0 + 0.01 * self.calls  # so that a state that is lost shows
+        return scale * (self.weight(labels) * nn.functional.cross_entropy(logits, labels, reduction="none")).mean()
 
 
-def trained(ages, *, checkpoint: str | bool | None = None, **options) -> Trainer:
-    found = made(ages, **options)
-    found.train(resume_from_checkpoint=checkpoint)
-    return found
+def made(folder=None, *, model=None, data=None, args: dict | None = None, aged=True, **options) -> tuple[Trainer, Any]:
+    """Return a trainer of the small set, weighted by age unless told otherwise, and its callback.
+
+    Without a folder, or not `aged`, the trainer knows no ages.
+    """
+    watch = {name: options.pop(name) for name in ("train_set", "every", "ages") if name in options}
+    options.setdefault("data_collator", padded)
+    given = {"model": model or network()} if "model_init" not in options else {}
+    trainer = Trainer(args=arguments(**(args or {})), train_dataset=DATA if data is None else data, **given, **options)
+    trainer.remove_callback(transformers.PrinterCallback)
+    callback = None if folder is None else WatchCallback(trainer, folder, **watch)
+    if callback is not None and aged:
+        trainer.compute_loss_func = ComputeLoss(ByAge(callback.ages))
+        trainer.add_callback(trainer.compute_loss_func)
+    return trainer, callback
+
+
+def trained(folder=None, *, checkpoint: str | bool | None = None, **options) -> tuple[Trainer, Any]:
+    trainer, callback = made(folder, **options)
+    trainer.train(resume_from_checkpoint=checkpoint)
+    return trainer, callback

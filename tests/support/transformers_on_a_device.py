@@ -8,24 +8,13 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers import Trainer
 
-from tests.support.small_transformers import Recorded, arguments
-from tests.support.wide_margins import (
-    EPOCHS,
-    IMAGES,
-    LABELS,
-    RATE,
-    SIZE,
-    ages,
-    check_ages,
-    check_moved,
-    network,
-    no_waiting,
-)
+from aol.plugins.transformers import ComputeLoss, WatchCallback
+from tests.support.small_transformers import ByAge, arguments
+from tests.support.wide_margins import EPOCHS, IMAGES, LABELS, RATE, SIZE, ages, check_ages, network, no_waiting
 
 ITEMS = [{"x": x.tolist(), "label": int(y)} for x, y in zip(IMAGES, LABELS, strict=True)]
-# With fp16 the first steps are left out, until the scale is small enough: then only the ages can be foretold.
-PRECISIONS = {"fp32": ({}, 1e-4), "bf16": ({"bf16": True}, 0.03), "fp16": ({"fp16": True}, None)}
 
 
 class Linear(nn.Module):
@@ -40,106 +29,56 @@ class Linear(nn.Module):
 
 
 def collate(features: list[dict]) -> dict[str, Tensor]:
-    x, y = (torch.tensor([each[name] for each in features]) for name in ("x", "label"))
+    x, y = (torch.tensor([row[name] for row in features]) for name in ("x", "label"))
     return {"x": x, "labels": y}
 
 
-class Watched(Recorded):
+class Watched(Trainer):
     """Asks for its loss without waiting for the device."""
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], *args, **kwargs):
-        busy = model.training and not self.args.torch_compile
-        with no_waiting(self.args.device.type if busy else "cpu"):
+        with no_waiting(self.args.device.type if model.training else "cpu"):
             return super().compute_loss(model, inputs, *args, **kwargs)
 
 
-def trained(
-    kind: str,
-    device: str,
-    *,
-    model: Linear | None = None,
-    parts: int = 1,
-    start: str | None = None,
-    args: dict | None = None,
-    **options,
-) -> Watched:
+def trained(device: str, folder: Path, *, start: str | None = None, **options) -> tuple[Watched, WatchCallback]:
     settings = {
         "use_cpu": device == "cpu",
         "num_train_epochs": EPOCHS,
-        "per_device_train_batch_size": SIZE // parts,
-        "gradient_accumulation_steps": parts,
+        "per_device_train_batch_size": SIZE,
         "optim": "sgd",
         "learning_rate": RATE,
-        "lr_scheduler_type": "constant",
         "max_grad_norm": 0.0,
         "logging_strategy": "no",
         "dataloader_pin_memory": device == "cuda",
         "remove_unused_columns": False,
-        **(args or {}),
-    }
-    found = Watched(
-        model=model or Linear(),
-        args=arguments(**settings),
-        train_dataset=ITEMS,
-        data_collator=collate,
-        ages=ages(kind),
         **options,
-    )
-    found.remove_callback(transformers.PrinterCallback)
-    found.train(resume_from_checkpoint=start)
-    return found
+    }
+    trainer = Watched(model=Linear(), args=arguments(**settings), train_dataset=ITEMS, data_collator=collate)
+    callback = WatchCallback(trainer, folder, ages=ages("class"))
+    trainer.compute_loss_func = ComputeLoss(ByAge(callback.ages).to(trainer.args.device))
+    trainer.add_callback(trainer.compute_loss_func)
+    trainer.remove_callback(transformers.PrinterCallback)
+    trainer.train(resume_from_checkpoint=start)
+    return trainer, callback
 
 
-def steps(trainer: Watched) -> list[list[list[int]]]:
-    """Return the samples of each optimiser step of each epoch, as the trainer saw them."""
-    flat = [[sample for batch in step for sample in batch] for step in trainer.seen if step]
-    number = len(IMAGES) // SIZE
-    return [flat[start : start + number] for start in range(0, len(flat), number)]
-
-
-def check(trainer: Watched, kind: str, off: float | None = 1e-4, before: list[list[list[int]]] | None = None) -> None:
-    epochs = int(trainer.args.num_train_epochs)
-    check_ages(trainer.ages, kind, epochs)
-    if off is not None and kind != "ages of classes":  # whose batches name classes, not samples
-        check_moved(trainer.accelerator.unwrap_model(trainer.model).net, kind, [*(before or []), *steps(trainer)], off)
-
-
-@pytest.mark.parametrize(
-    ("kind", "signal", "parts", "precision"),
-    [
-        ("sample", "pass", 1, "fp32"),
-        ("sample", "training", 3, "fp16"),
-        ("class", "training", 3, "bf16"),
-        ("ages of classes", "pass", 3, "bf16"),
-        ("ages of classes", "training", 1, "fp32"),
-    ],
-)
-def test_training_keeps_the_ages_and_moves_the_model_as_by_hand(
-    kind: str, signal: str, parts: int, precision: str, device: str
-) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_training_keeps_the_ages_and_moves_the_model(precision: str, device: str, tmp_path: Path) -> None:
     if precision == "fp16" and device == "cpu":
         pytest.skip("Transformers has no fp16 on the CPU")
-    options, off = PRECISIONS[precision]
-    check(trained(kind, device, signal=signal, parts=parts, args=options), kind, off)
+    trainer, callback = trained(device, tmp_path, **({} if precision == "fp32" else {precision: True}))
+    check_ages(callback.ages, "class", EPOCHS)
+    assert (trainer.model.net.weight.cpu() - network().weight).abs().max() > 0.01
 
 
-@pytest.mark.parametrize(
-    ("kind", "signal", "turned"),
-    [("sample", "pass", False), ("class", "training", True), ("ages of classes", "training", False)],
-)
+@pytest.mark.parametrize("turned", [False, True])
 def test_training_goes_on_from_a_checkpoint_that_the_other_device_wrote(
-    kind: str, signal: str, turned: bool, device: str, tmp_path: Path
+    turned: bool, device: str, tmp_path: Path
 ) -> None:
     first, second = ("cpu", device) if turned else (device, "cpu")
-    kept = {"output_dir": str(tmp_path), "save_strategy": "epoch"}
-    before = trained(kind, first, signal=signal, args={**kept, "num_train_epochs": 2})
-    (last,) = (each for each in tmp_path.glob("checkpoint-*") if each.name.endswith(str(before.state.global_step)))
-    after = trained(kind, second, signal=signal, start=str(last), args={**kept, "num_train_epochs": 4})
-    check(after, kind, before=steps(before))
-
-
-def test_resampling_draws_alike_on_either_device(device: str) -> None:
-    here, there = (trained("sample", place, resample=True) for place in ("cpu", device))
-    assert here.seen == there.seen
-    assert len({sample for step in here.seen for batch in step for sample in batch}) < len(IMAGES)
-    check_ages(there.ages, "sample", EPOCHS)
+    kept = {"output_dir": str(tmp_path / "out"), "save_strategy": "epoch", "lr_scheduler_type": "constant"}
+    before, _ = trained(first, tmp_path / "run", num_train_epochs=2, **kept)
+    last = tmp_path / "out" / f"checkpoint-{before.state.global_step}"
+    _, callback = trained(second, tmp_path / "run", start=str(last), num_train_epochs=4, **kept)
+    check_ages(callback.ages, "class", 4)

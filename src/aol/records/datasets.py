@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from aol import _check
+from aol.ages import SampleAges
 from aol.records.previews import described, thumbnail
 
 LABELS = ("label", "labels", "target")  # of a row that is a mapping
@@ -58,8 +59,23 @@ def labels_of(data: Any, options: Mapping[str, Any] | None = None) -> Tensor:
         targets = data.tensors[1]
     if targets is not None:
         return _check.integers("labels", targets).cpu()
-    loader = DataLoader(data, shuffle=False, generator=torch.Generator(), **(options or {"batch_size": 256}))
+    given = {"batch_size": 256, "collate_fn": _only_labels, **(options or {})}
+    loader = DataLoader(data, shuffle=False, generator=torch.Generator(), **given)
     return torch.cat([torch.as_tensor(label_of(batch)) for batch in loader]).to(torch.int64)
+
+
+def _only_labels(items: list[Any]) -> tuple[None, list[Any]]:
+    return None, [label_of(item) for item in items]
+
+
+def ages_of(
+    train_set: Any, classes: Sequence[str] | None = None, device: torch.device | str | None = None
+) -> SampleAges:
+    """Return ages of a training set, or of what a loader loads, with as many classes as it has names for at least."""
+    data, options = opened("train_set", train_set)
+    label = labels_of(data, options)
+    most = max(len(classes or class_names(data) or ()), int(label.max()) + 1 if len(label) else 0)
+    return SampleAges(label, num_classes=most, device=device)
 
 
 def class_names(data: Any) -> list[str] | None:

@@ -23,7 +23,7 @@ from aol import _check, _distributed
 from aol._files import FolderInUseError, write_atomically
 from aol.ages import SampleAges
 from aol.losses import is_correct
-from aol.records.datasets import LABELS, class_names, first_that_differs, label_of, labels_of, opened, previews_of
+from aol.records.datasets import LABELS, ages_of, class_names, first_that_differs, label_of, opened, previews_of
 from aol.records.record import FILE
 from aol.records.recorder import Figure, Recorder
 
@@ -75,7 +75,7 @@ class Watch:
     ) -> None:
         self._every, self._calls, self._answer = _check.whole("every", every, 1), 0, answer or answer_of
         self._rank, self._world = _distributed.world()
-        self._train = data, options = opened("train_set", train_set)
+        self._train = data, _ = opened("train_set", train_set)
         self._test = None if test_set is None else opened("test_set", test_set)
         with undisturbed(nn.Module()):
             place = first_that_differs(data)
@@ -83,10 +83,7 @@ class Watch:
                 why = "give Watch the view without augmentation, so that ages are of the same samples in every epoch"
                 warnings.warn(f"train_set differs when sample {place} is read again: {why}.", stacklevel=2)
             names = record.get("classes") or class_names(data)
-            if ages is None:
-                label = labels_of(data, options)
-                most = max(len(names or ()), int(label.max()) + 1 if len(label) else 0)
-                ages = SampleAges(label, num_classes=most, device=device)
+            ages = ages_of(train_set, names, device) if ages is None else ages
             if ages.num_samples != len(data):
                 raise ValueError(f"ages must be of the {len(data)} samples of train_set, not of {ages.num_samples}.")
             own = {"classes": names} if names is not None and len(names) == ages.num_classes else {}
@@ -159,6 +156,11 @@ class Watch:
                 print(line, end="\n" if done == len(order) else "", file=sys.stderr, flush=True)
         if done != len(order):
             raise ValueError(f"A pass must answer for each of {len(order)} {what} samples, not for {done}.")
+
+    def readings(self) -> dict[str, float]:
+        """Return the mean smoothed age of the classes and that of the oldest, for a logger."""
+        age = self.ages.class_age
+        return {"age_mean": float(age.nanmean()), "age_oldest_class": float(age.nan_to_num(0.0).max())}
 
     def close(self, *, finished: bool = True) -> None:
         """Mark the record as finished, and release its folder."""
