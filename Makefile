@@ -103,8 +103,7 @@ test-sources: $(VENV)-sources/.ready
 	AOL_HOST=sources $(VENV)-sources/bin/python -m pytest tests/lab/data/sources tests/docs/test_blocks.py
 
 .PHONY: bench-plugins
-bench-plugins: $(VENV)-sklearns/.ready $(VENV)-trainers/.ready  ## ages beside their rivals on streams and tables; about an hour
+bench-plugins: $(VENV)-sklearns/.ready  ## ages beside their rivals on streams and tables; about an hour
 	$(VENV)-sklearns/bin/python benchmarks/river_streams.py
 	$(VENV)-sklearns/bin/python benchmarks/tabular.py
 	$(VENV)-sklearns/bin/python benchmarks/margins_tables.py
-	$(VENV)-trainers/bin/python benchmarks/margins_text.py

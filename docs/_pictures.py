@@ -443,13 +443,6 @@ def river() -> Figure:
     return benchmark("river_streams", shown, "balanced accuracy, %", balanced_accuracy=("stream", "model"))
 
 
-def transformers() -> Figure:
-    """Draw accuracies of `benchmarks/margins_text.py`."""
-    shown = {"none": "plain", "frequency^-0.5": "frequency^-0.5", **_BY_COUNTS}
-    shown["margins by probability"] = "margins, no counts"
-    return benchmark("margins_text", shown, "test, %", accuracy=(), worst_class=())
-
-
 def network() -> nn.Module:
     """Return the network of all pictures of frameworks."""
     torch.manual_seed(0)
@@ -460,10 +453,12 @@ def lightning() -> Figure:
     """Draw ages and weights of classes in Lightning."""
     import lightning as host
 
-    from aol.plugins.lightning import AgeOfLearning
+    from aol.plugins.lightning import WatchCallback
 
     data = digits()
-    aging, watched = AgeOfLearning(aol.SampleAges(data.y, rho=0.5)), []
+    labelled, watched = torch.utils.data.TensorDataset(data.x, data.y), []
+    folder = tempfile.TemporaryDirectory()
+    callback = WatchCallback(folder.name, labelled, ages=aol.SampleAges(data.y, rho=0.5))
 
     class Classifier(host.LightningModule):
         def __init__(self) -> None:
@@ -475,23 +470,24 @@ def lightning() -> Figure:
 
         def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
             x, y, index = batch
-            return aol.weighted_mean(aol.softmax_loss(self(x), y), aging.weight(index))
+            return aol.weighted_mean(aol.softmax_loss(self(x), y), callback.ages.weight(index))
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
 
         def on_train_epoch_start(self) -> None:
-            watched.append(torch.stack([class_ages(aging.ages), aging.ages.class_weight]))
+            watched.append(torch.stack([class_ages(callback.ages), callback.ages.class_weight]))
 
     trainer = host.Trainer(
         max_epochs=EPOCHS + 1,
-        callbacks=[aging],
+        callbacks=[callback],
         accelerator="cpu",
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
     )
-    trainer.fit(Classifier(), aging.loader(torch.utils.data.TensorDataset(data.x, data.y), batch_size=32))
+    batches = torch.utils.data.BatchSampler(aol.ShuffledSampler(len(labelled), seed=0), 32, drop_last=False)
+    trainer.fit(Classifier(), torch.utils.data.DataLoader(aol.Indexed(labelled), batch_sampler=batches))
     return ages_and_weights(watched[1:])
 
 
@@ -506,7 +502,6 @@ PLAIN: dict[str, Callable[[], Figure]] = {
     "loop": loop, "losses": losses, "margins": margins, "resample": resample, "streams": streams, "arrivals": arrivals,
     "hidden-minorities": hidden_minorities, "distributed": lambda: of_processes("distributed.md"), "resume": resume,
     "large": large, "runs": runs, "sklearn": sklearn, "boosted-trees": boosted_trees, "river": river,
-    "transformers": transformers,
 }  # fmt: skip
 FRAMEWORKS: dict[str, Callable[[], Figure]] = {
     "lightning": lightning, "accelerate": lambda: of_processes("accelerate.md"),

@@ -62,7 +62,6 @@ RECORDS = [
     ("river_streams", {"river"}),
     ("tabular", {"lightgbm", "xgboost"}),
     ("margins_tables", {"lightgbm", "xgboost"}),
-    ("margins_text", {"transformers"}),
 ]
 
 
