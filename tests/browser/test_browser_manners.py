@@ -300,10 +300,3 @@ def test_a_page_can_be_told_to_wait(open_page: Open, tmp_path: Path) -> None:
     page.wait_for_timeout(3600)
     assert page.evaluate("() => window.same")
     expect(page.locator("#live")).to_contain_text("paused")
-
-
-def test_a_finished_page_never_loads_itself_again(page: Page) -> None:
-    page.evaluate("() => { window.same = true; }")
-    page.wait_for_timeout(1500)
-    assert page.evaluate("() => window.same")
-    assert page.locator("#live").is_hidden()

@@ -92,13 +92,6 @@ def test_the_class_table_shows_the_last_readings(page: Page, runs: list[RunData]
         assert row.locator("svg.spark path").get_attribute("d").count("L") >= 10  # type: ignore[union-attr]
 
 
-def test_another_run_shows_its_own_classes(page: Page, runs: list[RunData]) -> None:
-    page.locator("#pick-run").select_option(label=runs[1].name)
-    ages = runs[1].run.over_time["age"][-1]
-    assert rows(page, "#class-table", 0) == [runs[1].run.classes[place] for place in np.argsort(-ages)]
-    assert runs[1].name in page.locator("#class-table caption").inner_text()
-
-
 def test_a_class_can_be_found(page: Page) -> None:
     page.get_by_label("Find a class").fill("CLASS 3")
     assert rows(page, "#class-table", 0) == ["class 3"]

@@ -135,10 +135,6 @@ def test_rare_classes_without_a_known_weight_are_advised_without_a_warning() -> 
     assert "Try margins" in advise(data)[0].text
 
 
-def test_old_and_common_classes_are_hard_not_underfed() -> None:
-    assert kinds(with_ages([6.0, 1.2, 1.1, 1.0], [100, 90, 80, 70])) == {"hard": [0]}
-
-
 def test_old_and_common_classes_with_doubtful_labels_are_to_be_looked_at() -> None:
     data = make_data(epochs=12)
     ages = np.ones((12, 6))
@@ -218,9 +214,3 @@ def test_the_last_one_is_said_without_a_number_and_streams_count_steps() -> None
     running, course, _ = advise(changed(longer, **stream))  # type: ignore[arg-type]
     assert running.text.startswith("10 of 10 steps")
     assert "over the last 2 steps: " in course.text
-
-
-def test_no_advice_is_to_drop_or_remove_samples() -> None:
-    words = " ".join(each.text for each in advise(make_data(epochs=12))).lower()
-    assert "label" in words
-    assert not any(word in words for word in ("drop", "remove", "delete", "discard"))

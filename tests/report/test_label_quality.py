@@ -41,31 +41,12 @@ def arrays(seed: int, size: int = 60):
     return rng.integers(0, 7, size), wrong, seen, confidence, other
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_suspicion_is_the_formula_written_out(seed: int) -> None:
     given = arrays(seed)
     found = suspicion(*given)
     assert found.tolist() == pytest.approx(naive(*(each.tolist() for each in given)), abs=1e-6)
     assert ((found >= 0) & (found <= 1)).all()
-
-
-def test_within_a_class_the_order_is_that_of_the_other_class_less_the_root_of_the_label() -> None:
-    rng = np.random.default_rng(0)
-    confidence = rng.random(200).astype(np.float32)
-    other = ((1 - confidence) * rng.random(200)).astype(np.float32)
-    four = np.full(200, 4, np.int32)
-    found = suspicion(np.zeros(200, np.int64), four, four, confidence, other)
-    assert (
-        np.argsort(found, kind="stable").tolist()
-        == np.argsort(other - np.sqrt(confidence.astype(float)), kind="stable").tolist()
-    )
-
-
-def test_a_label_hardly_ever_considered_is_more_suspicious_than_one_that_came_second() -> None:
-    confidence, other = np.float32([0.9, 0.9, 0.9, 0.02, 0.22]), np.float32([0.05, 0.05, 0.05, 0.5, 0.7])
-    four = np.full(5, 4, np.int32)
-    found = suspicion(np.zeros(5, np.int64), four, four, confidence, other)  # the last two: the same margin
-    assert found[3] > found[4] > 0.5
 
 
 def test_a_class_that_is_hard_as_a_whole_is_not_suspected_as_a_whole() -> None:
@@ -114,7 +95,7 @@ def naive_competent(label, prediction, wrong, seen, test) -> list[bool]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_class_is_competent_by_recall_precision_history_and_test(seed: int) -> None:
     rng = np.random.default_rng(seed)
     label = rng.integers(0, 6, 80)

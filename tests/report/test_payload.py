@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -9,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aol._values import unlike
 from aol.records.history import Answers, pack
 from aol.report.page import as_script
 from aol.report.payload import add_picture, payload
 from aol.report.run_data import last_known, trend
 from aol.report.samples import choose, doubtful_first, oldest_first
 from tests.report.test_codec import restored, unpacked
-from tests.support.made_runs import PAYLOADS, changed, grey_png, make_data, make_large_data
+from tests.support.made_runs import changed, grey_png, make_data, make_large_data
 
 
 def test_it_is_json_and_says_when_and_what() -> None:
@@ -174,10 +172,6 @@ def test_the_accuracy_at_the_end_is_that_of_the_figures_on_a_stream_its_second_h
     assert ends == pytest.approx([accuracy[-2:].mean(), accuracy[20:].mean()], abs=1e-4)
 
 
-def test_nothing_to_choose_from_is_nothing() -> None:
-    assert choose(np.zeros(0, np.int64), np.zeros(0, np.int64), 10, 3).tolist() == []
-
-
 def test_confusion_counts_like_a_loop() -> None:
     data = make_data()
     samples = data.samples
@@ -276,13 +270,13 @@ def test_many_runs_are_listed_and_the_first_are_shown_in_detail() -> None:
 
 
 def test_a_thousand_classes_and_many_samples_stay_small_and_say_what_is_left_out() -> None:
-    data = make_large_data(size=200_000)  # a million: tests/browser/test_browser_large.py
+    data = make_large_data(epochs=100, size=50_000)  # a million: tests/browser/test_browser_large.py
     found = payload([data, changed(data, name="b"), changed(data, name="c")])
     size = {name: len(json.dumps(value)) for name, value in found.items()}
     assert sum(size.values()) < 3_500_000, size
     notes = " ".join(str(note) for note in found["notes"])  # type: ignore[union-attr]
-    assert "c, of 200,000 samples: " in notes
-    assert "of 200 epochs" in notes
+    assert "c, of 50,000 samples: " in notes
+    assert "of 100 epochs" in notes
     assert "to stay small" in notes
 
 
@@ -305,35 +299,15 @@ def test_a_record_of_the_last_epoch_alone_is_shown_as_far_as_it_goes() -> None:
     assert whole.age == pytest.approx(whole.run.by_class["age"])
 
 
-def test_text_of_every_kind_is_kept_as_it_is() -> None:
-    data = make_data(PAYLOADS[1], names=PAYLOADS[:6], command=PAYLOADS[0])
-    found = json.loads(as_script(payload([data])))
-    assert found["classSets"] == [PAYLOADS[:6]]
-    assert found["runs"][0]["name"] == PAYLOADS[1]
-    assert found["runs"][0]["command"] == PAYLOADS[0]
-
-
-def test_names_without_end_are_cut() -> None:
-    found = payload([make_data(names=["x" * 5000, "y"], counts=[5, 5])])
-    assert len(found["classSets"][0][0]) == 200  # type: ignore[index,call-overload]
-
-
 def test_classes_of_one_name_can_be_told_apart() -> None:
     found = payload([make_data(names=["cat", "cat", "x" * 300 + "a", "x" * 300 + "b"], counts=[5] * 4)])
     names = found["classSets"][0]  # type: ignore[index]
     assert names[:2] == ["cat", "cat (2)"]  # type: ignore[index]
     assert len(set(names)) == 4  # type: ignore[arg-type]
+    assert len(names[2]) == 200  # type: ignore[index]
 
 
 def test_settings_of_any_kind_are_shown_as_text() -> None:
     odd: dict[str, object] = {"lr": 0.1, "layers": [1, 2], "path": Path("x"), "deep": {"a": 1}, "on": True}
     run = payload([make_data(settings=odd)])["runs"][0]  # type: ignore[index]
     assert run["settings"] == {"lr": 0.1, "layers": "[1, 2]", "path": "x", "deep": "{'a': 1}", "on": True}  # type: ignore[index]
-
-
-def test_many_equal_names_are_numbered_in_one_pass() -> None:
-    start = time.perf_counter()
-    names = unlike(["cat", "cat (2)", *["cat"] * 20_000])
-    assert time.perf_counter() - start < 2.0  # quadratic: minutes
-    assert names[:4] == ["cat", "cat (2)", "cat (3)", "cat (4)"]
-    assert len(set(names)) == 20_002

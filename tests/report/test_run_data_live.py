@@ -15,7 +15,7 @@ from aol.report.run_data import load
 from tests.support.running import PATIENCE, forked, status_of
 from tests.support.tiny_runs import small_networks
 
-EPOCHS = 20
+EPOCHS = 8
 
 
 def test_runs_under_way_are_whole_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,8 +40,7 @@ def naive_kaplan_meier(told: list[tuple[int, bool]]) -> list[float]:
     return share
 
 
-@pytest.mark.parametrize("grows", [False, True])
-@pytest.mark.parametrize("part", [0.6, 1.0])
+@pytest.mark.parametrize(("grows", "part"), [(False, 0.6), (True, 0.6), (False, 1.0)])
 def test_episodes_and_their_survival_are_those_of_a_walk_along_every_sample(grows: bool, part: float) -> None:
     rng = np.random.default_rng(5)
     seen = rng.random((25, 60)) < part
