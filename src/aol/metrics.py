@@ -219,7 +219,7 @@ def _sums(label: _check.Integers, answer: _check.Integers, num_classes: int | No
     """Return right answers, samples and answers by class, `float64 [..., C]`."""
     true, given = _check.integers("label", label), _check.integers("answer", answer)
     _check.broadcasts("answer", given, "label", true.shape)
-    shape = torch.broadcast_shapes(true.shape, given.shape)
+    shape = torch.broadcast_shapes(true.shape, given.shape)  # type: ignore[no-untyped-call]
     true, given = true.expand(shape), given.to(true.device).expand(shape)
     if true.dim() == 0 or true.shape[-1] == 0:
         raise ValueError(f"label must hold at least one label in its last dimension, not {_check.shown(label)}.")

@@ -153,7 +153,7 @@ class EpochSampler(Sampler[int], ABC):
             missing = world - left.numel() % world
             left = torch.cat((left, order.repeat(-(-missing // order.numel()))[:missing]))
         handed, mine = 0, left[rank::world]
-        for part in mine.split(_AT_ONCE):
+        for part in mine.split(_AT_ONCE):  # type: ignore[no-untyped-call]
             for index in part.tolist():
                 handed += 1
                 self._position = min(begun + handed * world, self.num_samples)
