@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from aol.report.export import export, spreadsheet_text
+from aol._values import spreadsheet_text
 from aol.report.payload import payload
 from aol.report.run_data import RunData
+from aol.report.write import export
 from tests.support.made_runs import changed, make_data
 
 NUMBERS = (

@@ -15,6 +15,7 @@ from statistics import fmean
 
 from aol.lab.settings import WrongSettingsError, word
 from aol.lab.study.draw import estimate_of, gain_figure
+from aol.lab.study.forest import Estimate, draw_forest
 from aol.lab.study.paper import TABLES, cells_of
 from aol.lab.study.results import StudyResults, finished_runs, study_results
 from aol.lab.study.spec import Study, builtin_names, cell_name, load
@@ -23,7 +24,6 @@ from aol.lab.study.verdict import FEW, Claim
 from aol.records.metrics import zero_threshold_share
 from aol.records.store import Store
 from aol.report.figures import style
-from aol.report.figures.forest import Estimate, draw_forest
 
 MOST_ZEROS = 0.25  # share of steps whose threshold was 0, above which a study hardly tests age
 

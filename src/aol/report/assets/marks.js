@@ -26,7 +26,7 @@ function markButtons(run, samples, row, where, after = () => {}) {
 
 const fitsMark = (run, samples) => (row) => state.marked === "all" || state.marked === (markOf(run, samples, row) || "none");
 
-// As export.py has it: a text that a spreadsheet would take for a formula gets an apostrophe before it.
+// As write.py has it: a text that a spreadsheet would take for a formula gets an apostrophe before it.
 function csvCell(value) {
   const text = String(value ?? "");
   const safe = /^[=+\-@\t\r\n＝＋－＠]/.test(text) && !/^[+-]?[0-9]+(\.[0-9]+)?$/.test(text) ? `'${text}` : text;

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from aol.lab.study.forest import Estimate, draw_forest
 from aol.report.figures import style
-from aol.report.figures.forest import Estimate, draw_forest
 
 BLOCKS = [
     ("first", [Estimate("a", 1.0, (0.5, 1.5), 2.0), Estimate("b", -1.0, None)]),
