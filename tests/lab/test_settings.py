@@ -111,14 +111,6 @@ def test_the_default_warm_up_is_a_fortieth_of_the_epochs() -> None:
     assert isinstance(Settings(warmup=5).warmup, float)
 
 
-def test_settings_that_are_gone_may_have_their_default_in_a_file_and_nothing_else() -> None:
-    old = {"profile": "exp", "optimiser": "sgd", "average": 0.0, "clean_part": 1.0}
-    assert Settings.of(old | {"rho": 0.3, "weighting": "aol"}) == Settings(weighting="aol", rho=0.3)
-    assert grid(old, seed=[1]) == [Settings(seed=1)]
-    with pytest.raises(WrongSettingsError, match=r"optimiser=.adamw. is of version 0\.2"):
-        Settings.of(old | {"optimiser": "adamw"})
-
-
 def test_every_setting_but_the_scenario_has_help_and_a_group() -> None:
     for option in fields(Settings):
         assert option.name == "scenario" or (option.metadata["help"] and option.metadata["group"]), option.name

@@ -18,34 +18,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What weights are computed from. A row is a run.
+    """What weights are computed from. A row is a run."""
 
-    Args:
-        runs: the settings of each run.
-        counts: training samples of each class, `[C]` or `[R, C]`.
-        age: class weights from ages, `[R, C]`; ones for runs whose samples get weights of their own.
-        error: class weights from smoothed error rates, `[R, C]`.
-        ages: ages of the N training samples; None on a stream.
-        signals: `SampleSignals`, what else is remembered of them; None unless a run needs it.
-    """
-
-    runs: Sequence[Any]
-    counts: Tensor
-    age: Tensor
-    error: Tensor
-    ages: SampleAges | None = None
-    signals: Any = None
+    runs: Sequence[Any]  # the settings of each run
+    counts: Tensor  # training samples of each class, [C] or [R, C]
+    age: Tensor  # class weights from ages, [R, C]; ones for runs whose samples get weights of their own
+    error: Tensor  # class weights from smoothed error rates, [R, C]
+    ages: SampleAges | None = None  # of the N training samples; None on a stream
+    signals: Any = None  # SampleSignals, what else is remembered of them, [R, N] each; None unless a run needs it
 
     def setting(self, name: str) -> Tensor:
         """Return a numeric setting of every run, `float64 [R]`."""
         import torch
 
         return torch.tensor([getattr(run, name) for run in self.runs], dtype=torch.float64, device=self.age.device)
-
-    def signal(self, name: str) -> Tensor:
-        """Return one of `SampleSignals`, `[R, N]`, which a weighting with `remembers=True` always has."""
-        signal: Tensor = getattr(self.signals, name)
-        return signal
 
 
 Rule = Callable[[Inputs], "Tensor"]
@@ -55,24 +41,17 @@ Rule = Callable[[Inputs], "Tensor"]
 class Weighting:
     """A rule for weights: the product of its factors, tempered and scaled to mean one.
 
-    Args:
-        factors: functions from `Inputs` to class weights `[C]` or `[R, C]`.
-        settings: names of the settings it uses, in the order in which a method's name shows them.
-        needs_answers: whether it uses earlier right and wrong answers.
-        help: one line for help texts and documentation.
-        sample: a function from `Inputs` to weights of samples, `[R, N]`; a run uses it in addition to the factors at
-            level="sample", or always if the weighting has no level.
-        remembers: whether `sample` needs `Inputs.signals`.
-        needs_loss: whether it needs the loss of each sample.
+    `sample` gives weights of samples, `[R, N]`; a run uses it in addition to the factors at level="sample", or always
+    if the weighting has no level.
     """
 
-    factors: tuple[Rule, ...]
-    settings: tuple[str, ...]
-    needs_answers: bool
+    factors: tuple[Rule, ...]  # functions from Inputs to class weights, [C] or [R, C]
+    settings: tuple[str, ...]  # that it uses, in the order in which a method's name shows them
+    needs_answers: bool  # earlier right and wrong answers
     help: str
     sample: Rule | None = None
-    remembers: bool = False
-    needs_loss: bool = False
+    remembers: bool = False  # `sample` needs `Inputs.signals`
+    needs_loss: bool = False  # of each sample
 
     @property
     def uses_ages(self) -> bool:
@@ -123,24 +102,24 @@ def sample_error(inputs: Inputs) -> Tensor:
     """Mean error rate of each sample, over all epochs so far."""
     from aol.ages import mean_one
 
-    return mean_one(inputs.signal("error_rate"))
+    return mean_one(inputs.signals.error_rate)
 
 
 def sample_loss(inputs: Inputs) -> Tensor:
     """Last loss of each sample."""
     from aol.ages import mean_one
 
-    return mean_one(inputs.signal("loss"))
+    return mean_one(inputs.signals.loss)
 
 
 def old(inputs: Inputs) -> Tensor:
     """Constant factor on samples that were ever wrong `after` times in a row."""
-    return _in_set(inputs, inputs.signal("peak") > inputs.setting("after")[:, None])
+    return _in_set(inputs, inputs.signals.peak > inputs.setting("after")[:, None])
 
 
 def just_train_twice(inputs: Inputs) -> Tensor:
     """Constant factor on samples that were wrong at the end of epoch `after`, from the next epoch on."""
-    return _in_set(inputs, inputs.signal("marked"))
+    return _in_set(inputs, inputs.signals.marked)
 
 
 def _in_set(inputs: Inputs, member: Tensor) -> Tensor:
@@ -172,16 +151,10 @@ FROM_ANSWERS = tuple(name for name, weighting in WEIGHTINGS.items() if weighting
 
 @dataclass(frozen=True)
 class Margin:
-    """A rule for the offsets of logits in training.
+    """A rule for the offsets of logits in training."""
 
-    Args:
-        settings: names of the settings it uses, in the order in which a method's name shows them.
-        signal: what errors count in `aol.Margins`; None for offsets that do not depend on answers.
-        help: one line for help texts and documentation.
-    """
-
-    settings: tuple[str, ...]
-    signal: str | None
+    settings: tuple[str, ...]  # that it uses, in the order in which a method's name shows them
+    signal: str | None  # what errors count in aol.Margins; None for offsets that do not depend on answers
     help: str
 
 

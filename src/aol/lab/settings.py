@@ -19,17 +19,12 @@ from aol.lab.methods import FROM_ANSWERS as FROM_ANSWERS
 from aol.lab.methods import MARGINS as MARGINS
 from aol.lab.methods import WEIGHTINGS as WEIGHTINGS
 from aol.lab.nets.registry import is_external, names
-from aol.records import METHOD_SETTINGS
+from aol.records import METHOD_SETTINGS as PER_RUN  # what may differ between the runs of a group
 
 Value: TypeAlias = str | float | int | bool | None
 
-# What may differ between the runs of a group; all else is common to them.
-PER_RUN = METHOD_SETTINGS
-# Settings of version 0.2, which no record changes from these values.
-REMOVED: Mapping[str, Value] = {"profile": "exp", "optimiser": "sgd", "average": 0.0, "clean_part": 1.0}
-
 # In the name of a method.
-_SYMBOLS = {"beta": "β", "gain": "k", "margin_steps": "steps", "power": "p", "rho": "ρ", "tau": "τ"}
+_SYMBOLS = {"beta": "β", "gain": "k", "margin_steps": "steps", "power": "p", "rho": "ρ", "tau": "τ", "threshold": "τ"}
 
 
 class WrongSettingsError(ValueError):
@@ -136,7 +131,9 @@ class Settings:
     def __post_init__(self) -> None:
         try:
             for option in fields(self):
-                _check_value(option.name, getattr(self, option.name), str(option.type), option.metadata)
+                value = getattr(self, option.name)
+                if value is not option.default:
+                    _check_value(option.name, value, str(option.type), option.metadata)
             self._check_combinations()
         except (TypeError, ValueError) as error:
             raise WrongSettingsError(str(error)) from error
@@ -145,48 +142,51 @@ class Settings:
 
     def _check_combinations(self) -> None:
         memory_capacity(self.memory)
-        weighting = WEIGHTINGS[self.weighting]
-        if weighting.needs_answers and self.signal == "none":
-            raise ValueError(f"signal='none' tracks no ages, which weighting={self.weighting!r} needs.")
-        if MARGINS[self.margin].signal is not None and self.signal == "none" and self.margin_steps is None:
-            raise ValueError(f"signal='none' has no answers, which margin={self.margin!r} needs; or give margin_steps.")
-        if self.signal == "before" and self.scenario == "offline":
-            raise ValueError(
-                "signal='before' is for streams and arrivals: offline, every sample was trained on before."
-            )
-        if weighting.needs_loss and self.signal == "train":
-            raise ValueError(f"signal='train' knows no losses, which weighting={self.weighting!r} needs.")
-        if self.scenario == "stream" and weighting.by_sample(self.level):
-            what = "level='sample'" if weighting.uses_ages else f"weighting={self.weighting!r}"
-            raise ValueError(f"{what} is not possible on a stream, where samples do not come back.")
-        if self.scenario == "stream" and self.stream == "shifting" and self.imbalance is None:
+        weighting, of_answers = WEIGHTINGS[self.weighting], MARGINS[self.margin].signal is not None
+        stream, blind = self.scenario == "stream", self.signal == "none"
+        by_sample = f"level={self.level!r}" if weighting.uses_ages else f"weighting={self.weighting!r}"
+        for wrong, text in (
+            (weighting.needs_answers and blind, f"tracks no ages, which weighting={self.weighting!r} needs"),
+            (
+                of_answers and blind and self.margin_steps is None,
+                f"has no answers, which margin={self.margin!r} needs; or give margin_steps",
+            ),
+            (
+                self.signal == "before" and self.scenario == "offline",
+                "is for streams and arrivals: offline, every sample was trained on before",
+            ),
+            (
+                weighting.needs_loss and self.signal == "train",
+                f"knows no losses, which weighting={self.weighting!r} needs",
+            ),
+        ):
+            if wrong:
+                raise ValueError(f"signal={self.signal!r} {text}.")
+        if stream and weighting.by_sample(self.level):
+            raise ValueError(f"{by_sample} is not possible on a stream, where samples do not come back.")
+        if stream and self.stream == "shifting" and self.imbalance is None:
             raise ValueError("imbalance must be given for stream='shifting'.")
 
     def _canonical(self) -> dict[str, Value]:
         """Return settings to replace, unused ones by defaults, numbers by floats, so that equal runs are equal."""
-        defaults = {option.name: option.default for option in fields(self)}
-        weighting = WEIGHTINGS[self.weighting]
-        unused = {name for rule in WEIGHTINGS.values() for name in rule.settings} - set(weighting.settings)
-        unused |= {name for rule in MARGINS.values() for name in rule.settings} - set(MARGINS[self.margin].settings)
-        if self.nuisance == "none":
-            unused |= {"conflicts"}
-        if weighting.is_uniform:
-            unused |= {"start"}
-        if self.loss != "focal":
-            unused |= {"gamma"}
-        if self.scenario == "offline":
-            unused |= {"fraction"}
-        if self.scenario != "stream":
-            unused |= {"stream", "period", "memory", "threshold"}
-            if self._fuses_without_rate:
-                unused |= {"rho"}
-        else:
-            unused |= {"fuse", "period" if self.stream == "access" else "fraction"}  # class ages are always smoothed
-        canonical: dict[str, Value] = {name: defaults[name] for name in unused}  # type: ignore[misc]
-        for name, default in defaults.items():  # 50 and 50.0 must not give two ids
+        weighting, stream = WEIGHTINGS[self.weighting], self.scenario == "stream"
+        unused = _OF_METHODS - {*weighting.settings, *MARGINS[self.margin].settings}
+        for names, without in (
+            (("conflicts",), self.nuisance == "none"),
+            (("start",), weighting.is_uniform),
+            (("gamma",), self.loss != "focal"),
+            (("fraction",), self.scenario == "offline" or (stream and self.stream == "shifting")),
+            (("stream", "period", "memory", "threshold"), not stream),
+            (("fuse",), stream),  # class ages are always smoothed
+            (("period",), self.stream == "access"),
+            (("rho",), not stream and self._fuses_without_rate),
+        ):
+            if without:
+                unused.update(names)
+        canonical = {name: _DEFAULTS[name] for name in unused}
+        for name in _REAL - unused:  # 50 and 50.0 must not give two ids
             value = getattr(self, name)
-            real = isinstance(default, float) or name in ("threshold", "warmup")
-            if name not in unused and value is not None and real and not isinstance(value, str):
+            if isinstance(value, int):
                 canonical[name] = float(value)
         if self.threshold == "median":
             canonical["threshold"] = None
@@ -203,18 +203,9 @@ class Settings:
         """Whether ages become one number by their maximum, which has no smoothing rate."""
         return self.fuse != "ema" and WEIGHTINGS[self.weighting].uses_ages and self.rho != 0.0
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Settings:
-        """Return settings from a file, which may be of version 0.2: what was removed must have its default.
-
-        >>> Settings.of({"epochs": 200, "optimiser": "sgd"}).epochs
-        200
-        """
-        return cls(**without_removed(values))  # type: ignore[arg-type]
-
     def as_dict(self) -> dict[str, Value]:
         """Return every setting by name."""
-        return {option.name: getattr(self, option.name) for option in fields(self)}
+        return {name: getattr(self, name) for name in _DEFAULTS}
 
     @cached_property
     def run_id(self) -> str:
@@ -222,12 +213,11 @@ class Settings:
 
         Settings at their defaults do not enter, so that adding a setting, or removing an unused one, changes no id.
         """
-        defaults = {option.name: option.default for option in fields(self)} | {"warmup": 5.0}  # the default of 0.1.0
+        defaults = {**_DEFAULTS, "warmup": 5.0}  # the default of 0.1.0
         changed = {name: value for name, value in self.as_dict().items() if value != defaults[name]}
         if self.warmup is not None and self.warmup.is_integer() and "warmup" in changed:
             changed["warmup"] = int(self.warmup)  # as in 0.1.0
-        text = json.dumps(changed, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
     def method(self) -> str:
@@ -238,34 +228,26 @@ class Settings:
         >>> Settings(margin="age", gain=0.05).method
         'margin age k=0.05'
         """
-        weighting, margin = WEIGHTINGS[self.weighting], MARGINS[self.margin]
-        words = [self.weighting]
-        for name in weighting.settings:
+        words = [] if self.weighting == "none" and self.margin != "none" else [self.weighting]
+        for name in WEIGHTINGS[self.weighting].settings:
             value = getattr(self, name)
             if name == "rho" and self._fuses_without_rate:
                 words.append(self.fuse)
             elif name == "factor":
                 words.append(f"×{value:g}" if value else "balanced")
-            elif name == "threshold":
-                words += [] if value is None else [f"τ={value if isinstance(value, str) else f'{value:g}'}"]
-            elif isinstance(value, str):
+            elif isinstance(value, str) and name != "threshold":
                 words.append(value)
-            elif name != "temper" or value != 1.0:
-                words.append(f"{_SYMBOLS.get(name, name)}={value:g}")
-        if self.start:
-            words.append(f"from {self.start:g}")
+            elif value is not None and (name != "temper" or value != 1.0):
+                words.append(f"{_SYMBOLS.get(name, name)}={word(value)}")
+        words += [f"from {word(self.start)}"] if self.start else []
         if self.margin != "none":
-            words = [] if weighting.is_uniform else [*words, "+"]
-            used = {name: value for name in margin.settings if (value := getattr(self, name)) is not None}
-            words += ["margin", self.margin, *(f"{_SYMBOLS[name]}={value:g}" for name, value in used.items())]
-        if self.mechanism != "reweight":
-            words.append(self.mechanism)
-        if self.loss != "softmax":
-            words.append(self.loss)
-        if self.loss == "focal":
-            words.append(f"γ={self.gamma:g}")
-        if self.divide_by != _usual_divisor(self.loss):
-            words.append(f"divided by {self.divide_by}")
+            values = {name: getattr(self, name) for name in MARGINS[self.margin].settings}
+            words += [*(["+"] if words else []), "margin", self.margin]
+            words += [f"{_SYMBOLS[name]}={word(value)}" for name, value in values.items() if value is not None]
+        words += [self.mechanism] if self.mechanism != "reweight" else []
+        words += [self.loss] if self.loss != "softmax" else []
+        words += [f"γ={word(self.gamma)}"] if self.loss == "focal" else []
+        words += [f"divided by {self.divide_by}"] if self.divide_by != _usual_divisor(self.loss) else []
         return " ".join(words)
 
     @property
@@ -302,18 +284,13 @@ class Settings:
         return tuple((name, value) for name, value in self.as_dict().items() if name not in PER_RUN)
 
 
+_DEFAULTS: Mapping[str, Any] = {option.name: option.default for option in fields(Settings)}
+_REAL = {name for name, default in _DEFAULTS.items() if isinstance(default, float)} | {"threshold", "warmup"}
+_OF_METHODS = {name for rule in (*WEIGHTINGS.values(), *MARGINS.values()) for name in rule.settings}
 # Settings that are words, and the words that are possible.
 CHOICES: Mapping[str, Collection[str]] = {
     option.name: option.metadata["choices"] for option in fields(Settings) if "choices" in option.metadata
 }
-
-
-def without_removed(values: Mapping[str, Value]) -> dict[str, Value]:
-    """Return settings without those of version 0.2 that are gone; refuse these where they are not at their default."""
-    for name, value in values.items():
-        if name in REMOVED and value != REMOVED[name]:
-            raise WrongSettingsError(f"{name}={value!r} is of version 0.2; only {REMOVED[name]!r} is possible since.")
-    return {name: value for name, value in values.items() if name not in REMOVED}
 
 
 def _check_value(name: str, value: object, kind: str, rules: Mapping[str, Any]) -> None:
@@ -374,16 +351,12 @@ def grid(common: Mapping[str, Value], **varied: Sequence[Value]) -> list[Setting
     >>> [run.method for run in grid({}, weighting=["none", "aol"], rho=[0.1, 0.9])]
     ['none', 'aol ρ=0.1 class', 'aol ρ=0.9 class']
     """
-    common = without_removed(common)
-    known = {option.name for option in fields(Settings)}
-    for name in (*common, *varied):
-        if name not in known:
-            raise WrongSettingsError(f"There is no setting called {name!r}.")
-    for name, values in varied.items():
-        if not values:
-            raise WrongSettingsError(f"{name} must have at least one value.")
-    named = (dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values()))
-    return list(dict.fromkeys(Settings.of(common | some) for some in named))
+    if strange := [name for name in (*common, *varied) if name not in _DEFAULTS]:
+        raise WrongSettingsError(f"There is no setting called {strange[0]!r}.")
+    if empty := [name for name, values in varied.items() if not values]:
+        raise WrongSettingsError(f"{empty[0]} must have at least one value.")
+    combinations = (dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values()))
+    return list(dict.fromkeys(Settings(**{**common, **values}) for values in combinations))  # type: ignore[arg-type]
 
 
 def groups(runs: Iterable[Settings], most: int) -> list[list[Settings]]:

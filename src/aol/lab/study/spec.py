@@ -204,7 +204,7 @@ class Study:
 @lru_cache(maxsize=2**16, typed=True)  # 1 is not True
 def settings_from(**values: Value) -> Settings:
     """Return the settings with these values; checked once, as tables ask for the same runs many times."""
-    return Settings.of(values)
+    return Settings(**values)  # type: ignore[arg-type]
 
 
 def cell_name(cell: Mapping[str, Value]) -> str:

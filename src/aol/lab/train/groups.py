@@ -125,7 +125,7 @@ def begun_groups(store: Store) -> list[RunGroup]:
     for folder in sorted((store.folder / "work").glob("*")):
         runs: tuple[Settings, ...] = ()
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-            runs = tuple(Settings.of(run) for run in read_json(folder / "group.json")["runs"])
+            runs = tuple(Settings(**run) for run in read_json(folder / "group.json")["runs"])
         begun.append(RunGroup(runs, folder))
     return begun
 

@@ -65,7 +65,7 @@ def requested_runs(request: dict[str, Json]) -> list[Settings]:
     runs = request["runs"]
     assert isinstance(runs, list)
     try:
-        return [Settings.of(run) for run in runs]  # type: ignore[arg-type]
+        return [Settings(**run) for run in runs]  # type: ignore[arg-type]
     except (AttributeError, TypeError) as error:
         raise WrongSettingsError(f"{REQUEST} was written by another version of aol: {error}.") from error
 

@@ -14,7 +14,7 @@ from aol.records.store import Store
 def settings_of(run: Run) -> Settings | None:
     """Return the settings of a run; None for a run that the engine did not train."""
     try:
-        return Settings.of(run.settings)
+        return Settings(**run.settings)
     except (TypeError, WrongSettingsError):
         return None
 
@@ -23,7 +23,7 @@ def problem(run: Run, settings: Settings) -> str | None:
     """Return why a record cannot be that of a run with these settings; None if it can."""
     if run.id != settings.run_id:
         return f"its id is {run.id}, and its settings give {settings.run_id}"
-    if settings_of(run) != settings:
+    if run.settings != settings.as_dict() and settings_of(run) != settings:
         return "it has other settings"
     if not run.finished or run.failed_at_epoch is not None:  # weights that are not finite have no readings
         return None
