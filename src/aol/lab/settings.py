@@ -171,7 +171,7 @@ class Settings:
         """Return settings to replace, unused ones by defaults, numbers by floats, so that equal runs are equal."""
         weighting, stream = WEIGHTINGS[self.weighting], self.scenario == "stream"
         unused = _OF_METHODS - {*weighting.settings, *MARGINS[self.margin].settings}
-        for names, without in (
+        for unset, without in (
             (("conflicts",), self.nuisance == "none"),
             (("start",), weighting.is_uniform),
             (("gamma",), self.loss != "focal"),
@@ -182,7 +182,7 @@ class Settings:
             (("rho",), not stream and self._fuses_without_rate),
         ):
             if without:
-                unused.update(names)
+                unused.update(unset)
         canonical = {name: _DEFAULTS[name] for name in unused}
         for name in _REAL - unused:  # 50 and 50.0 must not give two ids
             value = getattr(self, name)

@@ -109,15 +109,14 @@ def test_a_section_has_tables_notes_and_commands(tmp_path: Path) -> None:
     assert "](statistics.md)" not in text
 
 
-def test_names_are_escaped_and_seeds_beyond_the_plan_are_named(tmp_path: Path) -> None:
+def test_names_are_escaped(tmp_path: Path) -> None:
     plan = replace(study(), name="My study|2", paper=None)
     plan = replace(plan, methods=(plan.methods[0], *(replace(m, name=f"{m.name}|x") for m in plan.methods[1:])))
-    fill(tmp_path, replace(plan, seeds=(1, 2, 3, 9)), {"aol": 0.05})
+    fill(tmp_path, plan, {"aol": 0.05})
     text = page(tmp_path, [plan])
     assert "Age of Learning" not in text
     assert 'id="my-study2"' in text
     assert "| aol\\|x" in text
-    assert "aol study run 'My study|2' --seeds 1,2,3,9 --out" in text
 
 
 def test_studies_of_one_name_are_refused(tmp_path: Path) -> None:

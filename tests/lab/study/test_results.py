@@ -15,12 +15,12 @@ from pandas.testing import assert_frame_equal
 from scipy import stats
 
 from aol.lab.settings import Settings
-from aol.lab.study.results import StudyResults, finished_runs, setting_text, study_results, with_trained_seeds
+from aol.lab.study.results import StudyResults, finished_runs, setting_text, study_results
 from aol.lab.study.spec import Study, load
 from aol.lab.study.stats import best_of_k
 from aol.records.record import Run
 from aol.stats import holm
-from tests.support.made_up import frame, luck, record, records, results, seed_effect, study, write
+from tests.support.made_up import luck, record, records, results, seed_effect, study, write
 
 
 def _draw(run: Settings) -> tuple[float, float]:
@@ -224,19 +224,10 @@ def test_a_single_seed_makes_no_test() -> None:
     assert results(plan, _known(plan)).gains["p"].isna().all()
 
 
-def test_groups_are_cells_that_differ_in_the_longest_axis_of_numbers() -> None:
-    plan = replace(study(), cells={"loss": ("softmax", "sigmoid"), "imbalance": (100, 50, 10)})
-    table = results(plan, _known(plan))
-    assert [group for group, _ in table.groups] == [{"loss": "softmax"}, {"loss": "sigmoid"}]
-    assert [verdict.cells_planned for _, verdict in table.groups] == [3, 3]
-    assert results(study(), _known(study())).groups == []
-
-
 def test_a_study_without_cells_has_one() -> None:
     plan = replace(study(), cells={})
     table = results(plan, _known(plan))
     assert len(table.gains) == 3
-    assert table.groups == []
 
 
 @pytest.mark.parametrize(
@@ -287,33 +278,6 @@ def test_a_baseline_with_a_grid_is_refused() -> None:
         results(replace(plan, baseline="aol"), {})
     one = results(replace(plan.only(rho=[0.5]), baseline="aol"), _known(plan))
     assert [len(line.seeds) for line in lines(one)] == [3, 3, 3]
-
-
-def test_seeds_that_were_run_beyond_the_plan_count(tmp_path: Path) -> None:
-    plan = study(seeds=(1, 2))
-    store = write(tmp_path, _known(replace(plan, seeds=(1, 2, 77, 9))).values())
-    table = study_results(plan, store)
-    assert table.study.seeds == (1, 2, 9, 77)
-    assert all(len(line.seeds) == 4 for line in lines(table))
-    assert study_results(plan, store, more_seeds=False).study.seeds == (1, 2)
-
-
-def test_a_seed_with_a_part_of_a_grid_is_no_seed_of_the_study() -> None:
-    plan = study(seeds=(1, 2))
-    more = plan.only(rho=[0.5], method=["none", "aol"])
-    known = {**_known(plan), **_known(replace(more, seeds=(8, 9)))}
-    assert with_trained_seeds(plan, frame(known)).seeds == (1, 2)
-    assert with_trained_seeds(more, frame(known)).seeds == (1, 2, 8, 9)
-
-
-def test_the_baselines_further_seeds_are_no_seeds_of_the_study() -> None:
-    plan = study(seeds=(1, 2))
-    assert with_trained_seeds(plan, frame(_known(plan))).seeds == (1, 2)
-
-
-def test_runs_of_another_study_are_not_counted() -> None:
-    plan, other = study(), replace(study(), common={**study().common, "epochs": 21}, seeds=(50, 51))
-    assert with_trained_seeds(plan, frame(_known(other))).seeds == plan.seeds
 
 
 def test_a_damaged_record_is_named_and_not_used(tmp_path: Path) -> None:

@@ -47,15 +47,6 @@ def test_methods_stand_side_by_side() -> None:
     assert rival["gain"] == pytest.approx(-3.0, abs=0.5)
 
 
-def test_verdicts_of_all_cells_and_of_groups_are_rows() -> None:
-    plan = replace(study(imbalances=(100, 50)), cells={"loss": ("softmax", "sigmoid"), "imbalance": (100, 50)})
-    known = records(plan.all_runs(), lambda run: (0.7 + 0.05 * (run.weighting == "aol") + 0.001 * luck(run), 0.7))
-    frame = tables(results(plan, known))["Mean of cells"]
-    assert frame["cells"].tolist() == ["all", "softmax", "sigmoid"]
-    assert set(frame["is there a gain?"]) == {"gain"}
-    assert frame["cells with 3 seeds"].tolist() == ["4 of 4", "2 of 2", "2 of 2"]
-
-
 def test_every_figure_of_the_study_has_its_gain_and_verdict() -> None:
     frame = tables(_drawn({"aol": 0.05}))["By figure"]
     assert frame["figure"].tolist() == ["tail_mean", "last", "best (optimistic)"]

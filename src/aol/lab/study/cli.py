@@ -275,7 +275,7 @@ def _show(args: argparse.Namespace) -> None:
     from aol.lab.study.tables import render
 
     wanted, study = chosen_format(args, ENDINGS), chosen(args)
-    results = study_results(study, _store_in(args), figure=args.figure, more_seeds=args.seeds is None)
+    results = study_results(study, _store_in(args), figure=args.figure)
     give(render(results, wanted), args.write)
 
 
@@ -317,6 +317,6 @@ def _draw(args: argparse.Namespace) -> None:
     study, kind = chosen(args), Path(args.write).suffix.lower().removeprefix(".")
     if kind not in style.FORMATS:
         raise UsageError(f"--write must end in .{', .'.join(style.FORMATS)}, not {args.write!r}.")
-    results = study_results(study, _store_in(args), more_seeds=args.seeds is None)
+    results = study_results(study, _store_in(args))
     write(Path(args.write).expanduser(), style.rendered(draw(results, args.of), kind))
     print(f"Written: {args.write}", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,7 +82,7 @@ def _ages(results: StudyResults) -> Figure:
             runs = results.chosen_runs(place, method.name)
             aged = [run for run in runs if run.failed_at_epoch is None and "age" in run.over_time]
             if aged:
-                name = cell_name(cell) if cell else str(study.common.get("data", study.name))
+                name = cell_name(cell) or str(study.common.get("data", study.name))
                 words = [name, *([method.name] if len(study.methods) > 1 else [])]
                 mean = f"seed {aged[0].seed}" if len(aged) == 1 else f"mean over {len(aged)} seeds"
                 maps[", ".join([*words, mean])] = age_map(aged)
@@ -92,7 +92,7 @@ def _ages(results: StudyResults) -> Figure:
         raise WrongSettingsError(
             f"A figure has room for {_MOST_PANELS} panels, not {len(maps)}: select some with --only."
         )
-    return _draw_ages(list(maps), list(maps.values()))
+    return _draw_ages(maps)
 
 
 def age_map(runs: Sequence[Run]) -> AgeMap:
@@ -103,26 +103,21 @@ def age_map(runs: Sequence[Run]) -> AgeMap:
     ages = np.array([run.over_time["age"] for run in runs], dtype=np.float64)
     mean = np.ma.masked_invalid(ages).mean(0).filled(np.nan)  # [E, C], NaN for a class that no run has seen
     counts = [run.counts for run in runs if run.counts is not None and not is_stream(run)]
-    return AgeMap(
-        age=mean,
-        epochs=runs[0].epochs,
-        counts=np.mean(counts, axis=0).round().astype(np.int64) if counts else None,
-        names=[str(label) for label in range(mean.shape[1])],
-        time=time_unit(runs[0]),
-        numbered=True,
-    )
+    sizes = np.mean(counts, axis=0).round().astype(np.int64) if counts else None
+    names = [str(label) for label in range(mean.shape[1])]
+    return AgeMap(mean, runs[0].epochs, sizes, names, time=time_unit(runs[0]), numbered=True)
 
 
 @style.styled
-def _draw_ages(titles: Sequence[str], maps: Sequence[AgeMap]) -> Figure:
+def _draw_ages(maps: Mapping[str, AgeMap]) -> Figure:
     """Return a panel for each title: one at the width of a column, more at that of a page."""
     rows, columns = -(-len(maps) // 2), min(len(maps), 2)
-    width, height = style.COLUMN if len(maps) == 1 else _PAGE, max(own.height for own in maps)
+    width, height = style.COLUMN if len(maps) == 1 else _PAGE, max(own.height for own in maps.values())
     figure, panels = style.panels((height + _TITLE) * rows, rows, columns, width=width)
     for left_over in panels[len(maps) :]:
         figure.delaxes(left_over)
-    for axes, title in zip(panels, titles, strict=False):
+    for axes, title in zip(panels, maps, strict=False):
         axes.set_title(style.shorten(title, 52), loc="left", fontsize=7.0)
-    oldest = max(len(own.epochs) for own in maps) + 1  # the largest possible age
-    draw_ages(figure, panels[: len(maps)], maps, largest=min(LARGEST, oldest))
+    oldest = max(len(own.epochs) for own in maps.values()) + 1  # the largest possible age
+    draw_ages(figure, panels[: len(maps)], list(maps.values()), largest=min(LARGEST, oldest))
     return figure

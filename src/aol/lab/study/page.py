@@ -81,7 +81,7 @@ def results_page(folder: Path, called: Mapping[str, Study] | None = None, *, cha
             "tables": tables(own),
             "notes": notes(own),
             "zeros": _zero_thresholds(own) if own.study.paper else {},
-            "commands": _commands(name, own, called[name], folder),
+            "commands": _commands(name, own.study, folder),
         }
         for name, own in shown.items()
     ]
@@ -129,11 +129,10 @@ def _zero_thresholds(results: StudyResults) -> dict[str, float]:
     return shares if max(shares.values(), default=0.0) > MOST_ZEROS else {}
 
 
-def _commands(name: str, results: StudyResults, planned: Study, folder: Path) -> list[str]:
+def _commands(name: str, study: Study, folder: Path) -> list[str]:
     """Return the commands that train and show these results."""
-    seeds = ["--seeds", ",".join(map(str, results.study.seeds))] if results.study.seeds != planned.seeds else []
-    words = shlex.join([name, *seeds, "--out", folder.as_posix()])
-    draw = [f"aol study draw {words} --write {planned.name}.png"] if "age" in planned.keep else []
+    words = shlex.join([name, "--out", folder.as_posix()])
+    draw = [f"aol study draw {words} --write {study.name}.png"] if "age" in study.keep else []
     return [f"aol study run {words}", f"aol study show {words}", *draw]
 
 

@@ -20,7 +20,7 @@ from aol._values import did_you_mean
 from aol.lab.settings import Settings, Value, WrongSettingsError, word
 from aol.lab.study import paper
 from aol.lab.study.correlations import Correlation, correlations
-from aol.lab.study.spec import Cell, Method, Study, settings_from
+from aol.lab.study.spec import Cell, Method, Study
 from aol.lab.study.stats import Figures, best_of_k, choose, choose_leaving_one_out, pooled_gains
 from aol.lab.study.verdict import LEAST_SEEDS, Claim, claim, judge
 from aol.lab.train.validate import problem, read_valid, settings_of
@@ -102,7 +102,7 @@ class StudyResults:
     @property
     def has_figures(self) -> bool:
         """Whether there is anything to show: a complete seed of a method that is compared, or a correlation."""
-        return bool(self.correlations) or bool(self.gains["gain"].notna().any())
+        return bool(self.correlations or self.gains["gain"].notna().any())
 
     def claims(self, asked: Sequence[tuple[str, str | None, Sequence[int] | None]]) -> list[Claim]:
         """Return claims, judged together: a method, what it is compared with (None: the baseline), in some cells."""
@@ -131,20 +131,6 @@ class StudyResults:
         claims = self.study.claimed_methods()
         others = [m.name for m in self.study.methods if m.name not in (self.study.baseline, *claims)]
         return self.claims([(name, rival, None) for name in claims for rival in others])
-
-    @cached_property
-    def groups(self) -> list[tuple[Cell, Claim]]:
-        """On groups of cells that differ only in the longest axis of numbers; empty if there is one group."""
-        axes = {name: len(values) for name, values in self.study.cells.items() if str not in map(type, values)}
-        along = max(axes, key=axes.__getitem__, default=None)
-        begun = set(self.gains["cell"][self.gains["seeds"].map(len) > 0])
-        parts: dict[tuple[tuple[str, Value], ...], list[int]] = {}
-        for place, cell in enumerate(self.study.cells_list()):
-            parts.setdefault(tuple(item for item in cell.items() if item[0] != along), []).append(place)
-        named = {name: places for name, places in parts.items() if begun & set(places)}
-        asked = [(method, name) for method in self.study.claimed_methods() for name in named if len(named) > 1]
-        judged = self.claims([(method, None, named[name]) for method, name in asked])
-        return [(dict(name), own) for (_, name), own in zip(asked, judged, strict=True)]
 
     @cached_property
     def pooled(self) -> dict[str, Gain]:
@@ -192,16 +178,12 @@ def finished_runs(store: Store) -> RunFrame:
 
 
 def study_results(
-    study: Study, store: Store, frame: RunFrame | None = None, *, figure: str | None = None, more_seeds: bool = True
+    study: Study, store: Store, frame: RunFrame | None = None, *, figure: str | None = None
 ) -> StudyResults:
-    """Return the results of a study from a store; its runs are read here unless a frame of them is given.
-
-    Seeds that are not in the study, but were trained for it, count as well unless `more_seeds` is false.
-    """
+    """Return the results of a study from a store; its runs are read here unless a frame of them is given."""
     known = finished_runs(store) if frame is None else frame
-    whole = with_trained_seeds(study, known) if more_seeds and study.more_seeds else study
     damaged, there = [], []
-    for run in whole.all_runs():
+    for run in study.all_runs():
         if run.run_id in known.index:
             there.append(run.run_id)
             continue
@@ -209,19 +191,7 @@ def study_results(
             read_valid(store, run)
         except DamagedRunError as error:
             damaged.append((run.run_id, str(error)))
-    return StudyResults(whole, known.loc[there], figure, sorted(damaged))
-
-
-def with_trained_seeds(study: Study, frame: RunFrame) -> Study:
-    """Return the study with every seed that a compared method was trained with, whole grid; its own seeds first."""
-    compared = [method for method in study.methods if method.name != study.baseline] or list(study.methods)
-    grids = [study.runs(cell, method, (0,)) for cell in study.cells_list() for method in compared]
-    trained: dict[Settings, set[int]] = {}
-    for run in frame.runs.values():
-        trained.setdefault(settings_from(**{**run.settings, "seed": 0}), set()).add(int(run.settings.get("seed") or 0))
-    whole = [set.intersection(*(trained.get(run, set()) for run in grid)) for grid in grids]
-    seeds = sorted(set().union(*whole) - set(study.seeds))
-    return replace(study, seeds=(*study.seeds, *seeds)) if seeds else study
+    return StudyResults(study, known.loc[there], figure, sorted(damaged))
 
 
 def _check_figure(study: Study, figure: str) -> None:

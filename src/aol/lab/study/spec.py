@@ -61,7 +61,6 @@ class Study:
         claims: the methods that get a verdict, each compared with the other methods too; by default those that weight
             by age, as the paper does, or all.
         largest_loss: in points. The claim is then that a method loses less than this, where there is nothing to gain.
-        more_seeds: whether seeds that are not in the study, but were trained for it, count as well.
         paper: the paper's table that it reproduces, a name in `aol/lab/study/paper`, or None.
         figure: the figure, of validation accuracy, by which a method's setting is chosen.
         figures: the figures, on test, that are reported.
@@ -78,7 +77,6 @@ class Study:
     tries_seeds: int | None = None
     claims: tuple[str, ...] = ()
     largest_loss: float | None = None
-    more_seeds: bool = True
     paper: str | None = None
     figure: str = "tail_mean"
     figures: tuple[str, ...] = ("last", "tail_mean", "best")
@@ -163,35 +161,28 @@ class Study:
         >>> load("period-10").only(data=["cifar10"], imbalance=[200], method=["aol"], rho=[0.5]).cells_list()
         [{'data': 'cifar10', 'imbalance': 200}]
         """
-        named = chosen.pop("method", None)
-        wanted = None if named is None else {self.method(str(name)).name for name in named} | {self.baseline}
-        cells, methods = dict(self.cells), list(self.methods)
-        for name, values in chosen.items():
-            self._check_part(name, values)
-            if name in cells:
-                cells[name] = tuple(value for value in cells[name] if value in values)
-            for place, method in enumerate(methods):
-                if name in method.grid:
-                    kept = tuple(value for value in method.grid[name] if value in values)
-                    methods[place] = replace(method, grid={**method.grid, name: kept})
-        if lost := [m.name for m in methods if not all(m.grid.values()) and m.name in (wanted or ())]:
-            raise WrongSettingsError(f"{self.name}: the grid of {lost[0]} has none of these settings.")
-        methods = [method for method in methods if all(method.grid.values())]
-        tries = self._tries(methods)
-        methods = [method for method in methods if wanted is None or method.name in wanted]
-        claims = tuple(name for name in self.claims if name in {method.name for method in methods})
-        return replace(self, cells=cells, methods=tuple(methods), claims=claims, tries_seeds=tries)
+        wanted = [self.method(str(name)).name for name in chosen.pop("method", ())]
 
-    def _check_part(self, name: str, values: Sequence[Value]) -> None:
-        grids = [method.grid[name] for method in self.methods if name in method.grid]
-        if name not in self.cells and not grids:
-            axes = [*self.cells, *(axis for method in self.methods for axis in method.grid), "method"]
-            names = ", ".join(dict.fromkeys(axes))
-            raise WrongSettingsError(f"{self.name} can be restricted by {names}; there is no {name!r}.")
-        known = dict.fromkeys([*self.cells.get(name, ()), *itertools.chain(*grids)])
-        if strange := [value for value in values if value not in known]:
-            has = ", ".join(map(word, known))
-            raise WrongSettingsError(f"{self.name} has {name} {has}; there is no {word(strange[0])}.")
+        def part(axes: Mapping[str, tuple[Value, ...]]) -> dict[str, tuple[Value, ...]]:
+            return {name: tuple(v for v in values if v in chosen.get(name, values)) for name, values in axes.items()}
+
+        axes = (self.cells, *(method.grid for method in self.methods))
+        for name, values in chosen.items():
+            known = dict.fromkeys(value for table in axes for value in table.get(name, ()))
+            if not known:
+                names = ", ".join(dict.fromkeys([*itertools.chain(*axes), "method"]))
+                raise WrongSettingsError(f"{self.name} can be restricted by {names}; there is no {name!r}.")
+            if strange := [value for value in values if value not in known]:
+                has = ", ".join(map(word, known))
+                raise WrongSettingsError(f"{self.name} has {name} {has}; there is no {word(strange[0])}.")
+        every = [replace(method, grid=part(method.grid)) for method in self.methods]
+        methods = [method for method in every if all(method.grid.values())]
+        if lost := [method.name for method in every if method not in methods and method.name in wanted]:
+            raise WrongSettingsError(f"{self.name}: the grid of {lost[0]} has none of these settings.")
+        kept = [method for method in methods if not wanted or method.name in (*wanted, self.baseline)]
+        claims = tuple(name for name in self.claims if name in {method.name for method in kept})
+        own = {"methods": tuple(kept), "claims": claims, "tries_seeds": self._tries(methods)}
+        return replace(self, cells=part(self.cells), **own)  # type: ignore[arg-type]
 
     def with_settings(self, **changed: Value) -> Study:
         """Return the study with other common settings: other runs, under other ids."""
@@ -204,6 +195,8 @@ class Study:
 @lru_cache(maxsize=2**16, typed=True)  # 1 is not True
 def settings_from(**values: Value) -> Settings:
     """Return the settings with these values; checked once, as tables ask for the same runs many times."""
+    if strange := sorted(values.keys() - _KNOWN):
+        raise WrongSettingsError(f"there is no setting {strange[0]!r}.{did_you_mean(strange[0], _KNOWN)}")
     return Settings(**values)  # type: ignore[arg-type]
 
 
@@ -235,53 +228,40 @@ def _combinations(axes: Mapping[str, tuple[Value, ...]]) -> list[Cell]:
 
 def _check_study(study: Study) -> None:
     """Raise what is wrong with a study, before anything is trained."""
-
-    def check(fits: object, text: str) -> None:
-        if not fits:
-            raise WrongSettingsError(f"{study.name}: {text}")
-
-    def whole(value: object) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-    name, names = study.name, [method.name for method in study.methods]
-    check(
-        name.strip() and name.isprintable() and not set("/\\") & set(name),
-        "name must be able to name a file, without / and \\.",
-    )
-    fits = study.seeds and all(map(whole, study.seeds)) and len(set(study.seeds)) == len(study.seeds)
-    check(fits, f"seeds must be different whole numbers of 0 or more, not {list(study.seeds)}.")
-    check(len(set(names)) == len(names), f"methods must have different names, not {', '.join(names)}.")
-    listed = ", ".join(names)
-    check(study.baseline in names, f"baseline must be one of the methods {listed}, not {study.baseline!r}.")
-    claims = [name for name in study.claims if name not in names or name == study.baseline]
-    check(not claims, f"claims must name methods other than the baseline, not {claims}.")
-    loss, tries = study.largest_loss, study.tries_seeds
-    fits = loss is None or (isinstance(loss, int | float) and 0.0 <= loss <= 100.0)
-    check(fits, f"largest_loss must be a number from 0 to 100, not {loss!r}.")
-    check(tries is None or whole(tries), f"tries_seeds must be a whole number of 0 or more, not {tries!r}.")
-    check(isinstance(study.more_seeds, bool), f"more_seeds must be true or false, not {study.more_seeds!r}.")
-    words: list[tuple[str, Sequence[str], Collection[str]]] = [
-        ("figure", (study.figure,), METRICS),
-        ("figures", study.figures, FIGURES),
-        ("keep", study.keep, ("age",)),
-        ("paper", () if study.paper is None else (study.paper,), TABLES),
-    ]
-    for where, own, known in words:
-        strange = [word for word in own if word not in known]
-        check(not strange, f"{where} must be one of {', '.join(known)}, not {strange}.")
+    name, names, seeds = study.name, [method.name for method in study.methods], study.seeds
     axes = {"cells": study.cells, **{f"the grid of {method.name}": method.grid for method in study.methods}}
-    fixed = {"common": study.common, **{f"method {method.name}": method.fixed for method in study.methods}}
-    for where, name in ((where, name) for where, table in {**fixed, **axes}.items() for name in table):
-        check(name != "seed", f"{where} has a seed: seeds are a list of their own.")
-        hint = did_you_mean(name, _KNOWN)
-        check(name in _KNOWN, f"{where} has {name!r}, which is no setting of a run.{hint}")
+    lists = {f"{where}: {axis}": values for where, table in axes.items() for axis, values in table.items()}
+    fixed = [study.common, *(method.fixed for method in study.methods)]
     twice = sorted(set(study.common) & set(study.cells))
-    check(not twice, f"{', '.join(twice)} is both common and an axis of the cells.")
-    for where, name, values in ((where, *item) for where, table in axes.items() for item in table.items()):
-        check(
-            values and len(set(values)) == len(values),
-            f"{where}: {name} must be a list of different values, not {list(values)}.",
-        )
+    claims = [own for own in study.claims if own not in names or own == study.baseline]
+    checks: list[tuple[object, str]] = [
+        (name.strip() and not set("/\\\n") & set(name), "name must be able to name a file, without / and \\."),
+        (
+            seeds and all(type(seed) is int and seed >= 0 for seed in seeds) and len(set(seeds)) == len(seeds),
+            f"seeds must be different whole numbers of 0 or more, not {list(seeds)}.",
+        ),
+        (len(set(names)) == len(names), f"methods must have different names, not {', '.join(names)}."),
+        (study.baseline in names, f"baseline must be one of the methods {', '.join(names)}, not {study.baseline!r}."),
+        (not claims, f"claims must name methods other than the baseline, not {claims}."),
+        (0.0 <= (study.largest_loss or 0.0) <= 100.0, f"largest_loss must be from 0 to 100, not {study.largest_loss}."),
+        (not twice, f"{', '.join(twice)} is both common and an axis of the cells."),
+        (
+            not any("seed" in table for table in (*fixed, *axes.values())),
+            "a table of settings has a seed: seeds are a list of their own.",
+        ),
+    ]
+    for axis, values in lists.items():
+        text = f"{axis} must be a list of different values, not {list(values)}."
+        checks.append((values and len(set(values)) == len(values), text))
+    words: dict[str, tuple[Sequence[str | None], Collection[str | None]]] = {
+        "figure": ((study.figure,), METRICS), "figures": (study.figures, FIGURES), "keep": (study.keep, ("age",)),
+        "paper": ((study.paper,), (*TABLES, None)),
+    }  # fmt: skip
+    for where, (own, known) in words.items():
+        strange = [one for one in own if one not in known]
+        checks.append((not strange, f"{where} must be one of {', '.join(filter(None, known))}, not {strange}."))
+    if wrong := [text for fits, text in checks if not fits]:
+        raise WrongSettingsError(f"{study.name}: {wrong[0]}")
     study.all_runs()
 
 
@@ -305,14 +285,11 @@ def load(name_or_path: str | Path) -> Study:
     """
     name, path, known = str(name_or_path), Path(name_or_path).expanduser(), builtin_names()
     if name in known:
-        text = (resources.files("aol.lab.study") / "builtin" / f"{name}.toml").read_text(encoding="utf-8")
-        return study_from(text, f"{name}.toml")
-    path = path if path.is_file() else _MORE / f"{name}.toml"
+        path = Path(str(resources.files("aol.lab.study") / "builtin" / f"{name}.toml"))
+    elif not path.is_file():
+        path = _MORE / f"{name}.toml"
     if path.is_file():
-        try:
-            return study_from(path.read_text(encoding="utf-8"), str(path))
-        except UnicodeDecodeError as error:
-            raise WrongSettingsError(f"{path} is not text in UTF-8.") from error
+        return _study_in(path)
     large = name.removesuffix(_SMOKE)
     if large != name and (large in known or (_MORE / f"{large}.toml").is_file()):
         return smoke(load(large))
@@ -322,71 +299,69 @@ def load(name_or_path: str | Path) -> Study:
     )
 
 
-def study_from(text: str, where: str) -> Study:
-    """Return the study that a TOML text describes; `where` is its name in messages."""
+def _study_in(path: Path) -> Study:
+    """Return the study that a TOML file describes."""
     try:
-        return _study(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise WrongSettingsError(f"{where} is not TOML: {error}.") from error
+        return _study(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise WrongSettingsError(f"{path} is not TOML: {error}.") from error
     except (TypeError, ValueError) as error:
-        raise WrongSettingsError(f"{where}: {error}") from error
+        raise WrongSettingsError(f"{path}: {error}") from error
 
 
-def _study(table: dict[str, Any]) -> Study:
-    sections = {"selection": {"figure"}, "report": {"figures"}}
-    keys = sorted({part.name for part in fields(Study)} - {"figure", "figures"} | set(sections))
-    if strange := sorted(set(table) - set(keys)):
-        hint = did_you_mean(strange[0], keys)
-        raise WrongSettingsError(f"there is no key {strange[0]!r}; a study has {', '.join(keys)}.{hint}")
-    if missing := {"name", "seeds", "methods"} - set(table):
-        raise WrongSettingsError(f"{min(missing)} is missing.")
-    given = {name: value for name, value in table.items() if name not in (*sections, "methods")}
-    for section, known in sections.items():
-        own = _need(section, table.get(section, {}), dict, "a table of names and values")
-        if strange := sorted(set(own) - known):
-            raise WrongSettingsError(f"{section} has {strange[0]!r}; it may have {', '.join(known)}.")
-        given |= own
-    for name in {"seeds", "claims", "keep", "figures"} & set(given):
-        given[name] = tuple(_need(name, given[name], list, "a list"))
-    methods = _need("methods", table["methods"], list, "written as [[methods]], one for each")
-    return Study(
-        **given
-        | {
-            "name": _need("name", table["name"], str, "text"),
-            "title": _need("title", table.get("title", table["name"]), str, "text"),
-            "common": _settings("common", table.get("common", {})),
-            "cells": _axes("cells", table.get("cells", {})),
-            "methods": tuple(map(_method, methods)),
-        }
-    )
+_TABLE: tuple[Any, str] = (dict, "a table of names and values")
+_LIST, _TEXT = (list, "a list"), (str, "text")
+_SECTIONS = {"selection": {"figure": _TEXT}, "report": {"figures": _LIST}}
+_KEYS: Mapping[str, tuple[Any, str]] = {
+    "name": _TEXT, "title": _TEXT, "seeds": _LIST, "common": _TABLE, "cells": _TABLE, "baseline": _TEXT,
+    "methods": (list, "written as [[methods]], one for each"), "tries_seeds": (int, "a whole number"),
+    "claims": _LIST, "largest_loss": (int | float, "a number"),
+    "paper": _TEXT, "keep": _LIST, **dict.fromkeys(_SECTIONS, _TABLE),
+}  # fmt: skip
 
 
-def _method(table: object) -> Method:
-    own = _need("a method", table, dict, "a table with a name")
-    name = _need("the name of a method", own.get("name"), str, "text")
-    fixed = {key: value for key, value in own.items() if key not in ("name", "grid")}
-    return Method(name, _settings(name, fixed), _axes("grid", own.get("grid", {})))
-
-
-def _settings(where: str, table: object) -> Cell:
-    own = _need(where, table, dict, "a table of names and values")
-    for name, value in own.items():
-        _need(name, value, str | int | float | bool, "one value")
-    return {name: None if name in _OPTIONAL and value == "none" else value for name, value in own.items()}
-
-
-def _axes(where: str, table: object) -> dict[str, tuple[Value, ...]]:
-    own = _need(where, table, dict, "a table of names and lists")
-    return {
-        name: tuple(_settings(where, {name: value})[name] for value in _need(name, values, list, "a list"))
-        for name, values in own.items()
-    }
+def _read(where: str, table: Mapping[str, Any], keys: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
+    """Return a table of known keys, lists as tuples."""
+    for name, value in table.items():
+        if name not in keys:
+            hint = did_you_mean(name, keys)
+            raise WrongSettingsError(f"there is no key {name!r}; {where} has {', '.join(keys)}.{hint}")
+        _need(name, value, *keys[name])
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
 
 
 def _need(name: str, value: Any, kind: Any, text: str) -> Any:
     if not isinstance(value, kind):
         raise WrongSettingsError(f"{name} must be {text}, not {value!r}.")
     return value
+
+
+def _study(table: dict[str, Any]) -> Study:
+    own = {"common": {}, "cells": {}} | _read("a study", table, _KEYS)
+    if missing := {"name", "seeds", "methods"} - set(own):
+        raise WrongSettingsError(f"{min(missing)} is missing.")
+    for section, keys in _SECTIONS.items():
+        own |= _read(section, own.pop(section, {}), keys)
+    own |= {"common": _settings(own["common"]), "cells": _axes(own["cells"])}
+    return Study(**{"title": own["name"]} | own | {"methods": tuple(map(_method, own["methods"]))})
+
+
+def _method(table: Any) -> Method:
+    fixed = dict(_need("a method", table, dict, "a table with a name"))
+    name = _need("the name of a method", fixed.pop("name", None), *_TEXT)
+    return Method(name, grid=_axes(_need("grid", fixed.pop("grid", {}), *_TABLE)), fixed=_settings(fixed))
+
+
+def _settings(table: Mapping[str, Any]) -> Cell:
+    return {name: _setting(name, _need(name, value, str | int | float, "one value")) for name, value in table.items()}
+
+
+def _axes(table: Mapping[str, Any]) -> dict[str, tuple[Value, ...]]:
+    return {name: tuple(_setting(name, v) for v in _need(name, values, *_LIST)) for name, values in table.items()}
+
+
+def _setting(name: str, value: Value) -> Value:
+    return None if name in _OPTIONAL and value == "none" else value
 
 
 # Small variants: the values for 1,347 images of 8 x 8 pixels
@@ -418,27 +393,25 @@ def smoke(study: Study) -> Study:
     ([{'data': 'digits', 'imbalance': 50.0}, {'data': 'digits', 'imbalance': 10}], (42, 1024), 32)
     """
 
-    def small(table: Mapping[str, Value]) -> Cell:
-        return {name: _INSTEAD[name](value) if name in _INSTEAD else value for name, value in table.items()}
+    def small(name: str, value: Value) -> Value:
+        return _INSTEAD[name](value) if name in _INSTEAD else value
 
-    def ends(values: Sequence[Value]) -> tuple[Value, ...]:
-        return tuple(dict.fromkeys((values[0], values[-1])))
+    def ends(axes: Mapping[str, tuple[Value, ...]]) -> dict[str, tuple[Value, ...]]:
+        return {name: tuple(dict.fromkeys((values[0], values[-1]))) for name, values in axes.items()}
 
-    common = {**small({"data": "digits", **study.common}), **_SMALL}
-    if study.common.get("schedule") == "fixed":
-        common["warmup"] = 0
-    own = {name: list(dict.fromkeys(small({name: v})[name] for v in values)) for name, values in study.cells.items()}
+    common = {name: small(name, value) for name, value in {"data": "digits", **study.common}.items()} | _SMALL
+    common |= {"warmup": 0} if study.common.get("schedule") == "fixed" else {}
+    cells = {name: tuple(small(name, value) for value in values) for name, values in study.cells.items()}
+    fixed = [{name: small(name, value) for name, value in method.fixed.items()} for method in study.methods]
+    methods = zip(study.methods, fixed, strict=True)
     return replace(
         study,
         name=study.name + _SMOKE,
         title=f"{study.name} in seconds, on digits",
-        common={name: value for name, value in common.items() if name not in study.cells},
-        cells={name: ends(values) for name, values in own.items()},
-        seeds=(*study.seeds, *(seed for seed in range(1, _SEEDS + 1) if seed not in study.seeds))[:_SEEDS],
-        methods=tuple(
-            Method(m.name, small(m.fixed), {name: ends(values) for name, values in m.grid.items()})
-            for m in study.methods
-        ),
+        common={name: value for name, value in common.items() if name not in cells},
+        cells=ends(cells),
+        seeds=tuple(dict.fromkeys((*study.seeds, *range(1, _SEEDS + 1))))[:_SEEDS],
+        methods=tuple(replace(method, fixed=own, grid=ends(method.grid)) for method, own in methods),
         tries_seeds=None if study.tries_seeds is None else min(study.tries_seeds, _SEEDS),
         paper=None,
     )

@@ -40,16 +40,13 @@ def status_frame(study: Study, store: Store) -> pd.DataFrame:
 
 def status_dict(study: Study, store: Store, frame: pd.DataFrame) -> dict[str, object]:
     """Return the status for JSON: how many runs are in each state, which are damaged, and which diverged."""
-    done, begun, left, damaged = (int((frame["state"] == state).sum()) for state in _STATES)
-    return {
-        "study": study.name,
-        "out": str(store.folder),
-        "runs": len(frame),
-        "complete": done,
-        "in_progress": begun,
-        "missing": left + damaged,
-        "failed": frame["failed"][frame["failed"] > 0].to_dict(),
-        "damaged": [{"run": name, "why": why} for name, why in _damaged(frame).items()],
+    number = {state: int((frame["state"] == state).sum()) for state in _STATES}
+    number[MISSING] += number.pop(DAMAGED)
+    damaged = [{"run": name, "why": why} for name, why in _damaged(frame).items()]
+    failed = frame["failed"][frame["failed"] > 0].to_dict()
+    return {"study": study.name, "out": str(store.folder), "runs": len(frame), **number} | {
+        "failed": failed,
+        "damaged": damaged,
     }
 
 
@@ -63,8 +60,8 @@ def status_lines(frame: pd.DataFrame) -> list[str]:
     lines = [f"{done}/{len(frame)} runs complete, {begun} in progress, {left + damaged} missing, {damaged} damaged."]
     lines += [f"Damaged: {name}: {why}." for name, why in _damaged(frame).items()]
     for row in rows_of(frame[frame["failed"] > 0]):
-        text = f"its loss was not finite in epoch {row.failed}"
-        lines.append(f"Diverged: {row.method}, seed {row.seed} ({row.Index}): {text}.")
+        what = f"its loss was not finite in epoch {row.failed}"
+        lines.append(f"Diverged: {row.method}, seed {row.seed} ({row.Index}): {what}.")
     if done < len(frame):
         lines.append("Run `aol study run` with the same arguments to train missing or damaged runs.")
     return lines

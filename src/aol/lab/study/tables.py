@@ -38,14 +38,13 @@ def gains_frame(results: StudyResults) -> pd.DataFrame:
         numbers = {"accuracy": row.mean, "spread": row.spread, **_interval(row.gain), "best_of_k": row.best}
         numbers |= {"baseline_best_of_k": row.best_of_k, "paper": row.paper and row.paper.accuracy}
         numbers |= {"paper_gain": row.paper_gain}
-        texts = {"setting": row.setting, "settings": row.settings, "choices": "; ".join(row.choices)}
-        counts = {"n": len(row.seeds), "planned": row.planned, "runs": row.runs, "runs_planned": row.runs_planned}
-        p = row.gain.p if row.gain and row.gain.seeds > 1 else None
         rows.append(
-            {"study": results.study.name, "figure": results.figure, **cells[row.cell], "method": row.method, **texts}
-            | {"seeds": "; ".join(map(str, row.seeds)), **counts, "failed": row.failed}
+            {"study": results.study.name, "figure": results.figure, **cells[row.cell], "method": row.method}
+            | {"setting": row.setting, "settings": row.settings, "choices": "; ".join(row.choices)}
+            | {"seeds": "; ".join(map(str, row.seeds)), "n": len(row.seeds), "planned": row.planned}
+            | {"runs": row.runs, "runs_planned": row.runs_planned, "failed": row.failed}
             | {name: _hundred(value) for name, value in numbers.items()}
-            | {"k": row.k, "p": p, "p_corrected": row.p}
+            | {"k": row.k, "p": row.gain.p if row.gain and row.gain.seeds > 1 else None, "p_corrected": row.p}
         )
     return pd.DataFrame(rows)
 
@@ -175,18 +174,16 @@ def _gain_rows(results: StudyResults) -> Rows:
 
 
 def _verdict_rows(results: StudyResults) -> Rows:
-    judged = [("", own) for own in results.verdicts] + [(cell_name(cell), own) for cell, own in results.groups]
     loss, rows = results.study.largest_loss, []
-    for cells, own in judged:
+    for own in results.verdicts:
         needed = own.gain.seeds_needed() if own.gain and own.word == NOT_SHOWN else 0
-        if own.gain or not cells:
-            row = {"method": own.method, "cells": cells or "all", "gain (95 %)": gain_text(own.gain)}
-            row |= {"is there a gain?": own.word, "p": p_text(own.p)}
-            row |= {"paper's gain": NONE if own.paper_gain is None else points(own.paper_gain)}
-            row[HALF if loss is None else f"than {loss:.2f}"] = own.size
-            row["p (size)"] = p_text(own.p_size)
-            row |= {"seeds": str(len(own.seeds)), "cells with 3 seeds": f"{len(own.cells)} of {own.cells_planned}"}
-            rows.append(row | {"seeds for 80 % power": f">{MOST_SEEDS}" if needed is None else f"{needed or NONE}"})
+        rows.append(
+            {"method": own.method, "gain (95 %)": gain_text(own.gain), "is there a gain?": own.word, "p": p_text(own.p)}
+            | {"paper's gain": NONE if own.paper_gain is None else points(own.paper_gain)}
+            | {HALF if loss is None else f"than {loss:.2f}": own.size, "p (size)": p_text(own.p_size)}
+            | {"seeds": str(len(own.seeds)), "cells with 3 seeds": f"{len(own.cells)} of {own.cells_planned}"}
+            | {"seeds for 80 % power": f">{MOST_SEEDS}" if needed is None else f"{needed or NONE}"}
+        )
     return rows
 
 
@@ -261,7 +258,6 @@ def as_dict(results: StudyResults) -> dict[str, object]:
         return [dict(zip(plain.columns, row, strict=True)) for row in plain.to_numpy().tolist()]
 
     word = {"method": results.study.baseline, "verdict": correlation_verdict(results)}
-    groups = [{**cell, **row} for (cell, own) in results.groups for row in rows(verdicts_frame([own]))]
     return {
         "study": results.study.name,
         "title": results.study.title,
@@ -270,7 +266,6 @@ def as_dict(results: StudyResults) -> dict[str, object]:
         "runs_planned": results.values["run"].nunique(),
         "damaged": [{"run": name, "reason": reason} for name, reason in results.damaged],
         "verdicts": [word] if results.correlations else rows(verdicts_frame(results.verdicts)),
-        "groups": groups,
         "rivals": rows(verdicts_frame(own for own in results.rivals if own.gain)),
         "gains": rows(gains_frame(results)),
         "correlations": rows(correlations_frame(results)),
@@ -298,7 +293,7 @@ def markdown(frame: pd.DataFrame) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (escaped[0], rule, *escaped[1:]))
 
 
-_WORDS = ("cell", "method", "cells", "figure", "class age and", "is there a gain?", HALF)
+_WORDS = ("cell", "method", "figure", "class age and", "is there a gain?", HALF)
 
 
 def md(text: str) -> str:
