@@ -69,7 +69,10 @@ def unpacked(content: bytes, most: int) -> bytes:
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file as a whole: after a crash it has the old content or the new one. A full disk is an OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
+    except OSError as error:  # it names the temporary file
+        raise OSError(error.errno, error.strerror, str(path)) from error
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)

