@@ -28,7 +28,8 @@ def test_a_state_of_something_else_is_refused(name):
 
 def test_no_public_state_sampler_stream_or_memory_is_left_out():
     stateful = {name for name in aol.__all__ if hasattr(getattr(aol, name), "load_state_dict")}
-    assert stateful == {name.split("-")[0] for name in SUBJECTS}
+    losses = {name for name in stateful if name.endswith("Loss")}  # with tests of their own
+    assert stateful - losses == {name.split("-")[0] for name in SUBJECTS}
 
 
 PUBLIC = [name for name in aol.__all__ if name != "__version__"]

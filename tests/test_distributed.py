@@ -36,6 +36,14 @@ def test_sample_ages_agree_with_one_process_to_the_last_bit(processes, settings)
         assert found == alone
 
 
+def test_ages_inside_a_model_that_ddp_wraps_keep_what_each_process_observed(processes):
+    alone = scenarios.sample_ages(0, processes.world, alone=True, rho=0.3)
+    assert processes.run("inside_ddp", broadcast=False) == [alone] * processes.world
+    # With the broadcast of DDP, each forward pass replaces what was observed by what the first process observed.
+    first = scenarios.sample_ages(0, processes.world, rho=0.3)
+    assert processes.run("inside_ddp", broadcast=True) == [first] * processes.world
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -50,6 +50,20 @@ def sample_ages(
     return found
 
 
+def inside_ddp(rank: int, world: int, *, broadcast: bool) -> list:
+    """As `sample_ages`, with the ages in the model that DDP wraps, which is asked while they observe."""
+    model = nn.Linear(2, 2)
+    model.ages = aol.SampleAges([i * i % 5 for i in range(SIZE)], rho=0.3)
+    parallel = DistributedDataParallel(model, broadcast_buffers=broadcast)
+    looks = []
+    for epoch in range(6):
+        model.ages.observe(*share(epoch, rank, world, SIZE, (), False, False))
+        parallel(torch.zeros(1, 2)).sum().backward()
+        model.ages.advance()
+        looks.append(seen(model.ages, *SAMPLE_LOOK))
+    return looks
+
+
 def recorder(rank: int, world: int, *, folder: str, kind: str = "SampleAges", alone: bool = False, **settings) -> None:
     """Each process records its share; alone, one process records all the shares in the order of ranks."""
     labels = torch.tensor([i * i % 5 for i in range(SIZE)])

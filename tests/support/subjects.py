@@ -42,13 +42,6 @@ class Subject:
     bad_calls: tuple = field(default=())  # (call, error, name of the argument)
 
 
-def answers(number: int, *shape: int) -> torch.Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(number)) < 0.4
-
-
-# States
-
-
 def seen_of_state(*names: str) -> Callable[[object], list]:
     def look(state) -> list:
         tensors = [getattr(state, name) for name in names]
@@ -58,47 +51,38 @@ def seen_of_state(*names: str) -> Callable[[object], list]:
     return look
 
 
-def work_on_samples(runs: int | None = None, own: bool = False):
-    def work(ages, number: int) -> None:
-        generator = torch.Generator().manual_seed(1000 + number)
-        index = torch.randint(0, 7, (runs, 5) if own else (5,), generator=generator)
-        ages.observe(index, answers(number, *(() if runs is None else (runs,)), 5))
-        if number % 2:  # every other piece of work leaves an epoch open
-            ages.advance()
+def work_on(keys: int, runs: int | None, own: bool, answers: int = 2):
+    """Observe answers, right or wrong, or one of several classes; every other piece of work leaves an epoch open."""
 
-    return work
-
-
-def work_on_classes(runs: int | None = None, own: bool = False):
     def work(state, number: int) -> None:
         generator = torch.Generator().manual_seed(1000 + number)
-        label = torch.randint(0, 3, (runs, 5) if own else (5,), generator=generator)
-        state.observe(label, answers(number, *(() if runs is None else (runs,)), 5))
+        key = torch.randint(0, keys, (runs, 5) if own else (5,), generator=generator)
+        answer = torch.randint(0, answers, (5,) if runs is None else (runs, 5), generator=generator)
+        state.observe(key, answer == 0 if answers == 2 else answer)
         if number % 2:
             state.advance()
 
     return work
 
 
-def samples(work=None, bad=None, **more) -> Subject:
-    def near(**changed):
-        return lambda: aol.SampleAges(changed.pop("labels", LABELS), **{"rho": 0.3, **more, **changed})
+def samples(runs: int | None = None, own: bool = False, **more) -> Subject:
+    def near(labels=LABELS, **changed):
+        return lambda: aol.SampleAges(labels, **{"rho": 0.3, **more, **changed})
 
-    others = (
-        near(labels=[*LABELS, 0]),
-        near(labels=LABELS[::-1]),
-        near(num_classes=9),
-        near(rho=0.31),
-        near(rho=[0.3, 0.3, 0.3, 0.3]),
-        near(fuse="peak" if more.get("fuse") != "peak" else "ema"),
-        near(absent="grow" if more.get("absent") != "grow" else "keep"),
-    )
     return Subject(
         make=lambda seed: aol.SampleAges(LABELS, **{"rho": 0.3, **more}),
-        work=work or work_on_samples(),
+        work=work_on(7, runs, own),
         look=seen_of_state("age", "ema", "class_age", "class_weight", "sample_weight", "weights", "rho"),
-        others=others,
-        bad_calls=BAD_SAMPLE_CALLS if bad is None else bad,
+        others=(
+            near(labels=[*LABELS, 0]),
+            near(labels=LABELS[::-1]),
+            near(num_classes=9),
+            near(rho=0.31),
+            near(rho=[0.3] * 4),
+            near(fuse="peak" if more.get("fuse") != "peak" else "ema"),
+            near(absent="grow" if more.get("absent") != "grow" else "keep"),
+        ),
+        bad_calls=BAD_SAMPLE_CALLS if runs is None else BAD_RUN_CALLS,
     )
 
 
@@ -107,33 +91,17 @@ def in_the_middle(accuracy: torch.Tensor) -> float:
     return 0.5
 
 
-def classes(kind, names: tuple[str, ...], runs=None, own=False, **more) -> Subject:
-    common = {name: value for name, value in more.items() if not isinstance(value, list) or name == "rho"}
-    others = [
-        lambda: kind(4, **more),
-        lambda: kind(3, **{**common, "rho": 0.77}),
-        lambda: kind(3, **{**common, "rho": [0.1] * 5}),
-    ]
+def classes(kind, names: tuple[str, ...], runs: int | None = None, own: bool = False, **more) -> Subject:
+    others = [lambda: kind(4, **more), lambda: kind(3, rho=0.77), lambda: kind(3, rho=[0.1] * 5)]
     if kind is aol.ClassAges:
         others.append(lambda: kind(3, **{**more, "threshold": 0.123}))
     return Subject(
         make=lambda seed: kind(3, **more),
-        work=work_on_classes(runs, own),
+        work=work_on(3, runs, own),
         look=seen_of_state(*names),
         others=tuple(others),
         bad_calls=BAD_CLASS_CALLS if runs is None else BAD_CLASS_RUN_CALLS,
     )
-
-
-def work_on_margins(keys: int, runs: int | None, own: bool):
-    def work(margins, number: int) -> None:
-        generator = torch.Generator().manual_seed(1000 + number)
-        key = torch.randint(0, keys, (runs, 5) if own else (5,), generator=generator)
-        margins.observe(key, torch.randint(0, 3, (5,) if runs is None else (runs, 5), generator=generator))
-        if number % 2:
-            margins.advance()
-
-    return work
 
 
 def margins(runs: int | None = None, own: bool = False, **more) -> Subject:
@@ -144,7 +112,7 @@ def margins(runs: int | None = None, own: bool = False, **more) -> Subject:
 
     return Subject(
         make=lambda seed: aol.Margins(3, **settings),
-        work=work_on_margins(7 if "labels" in more else 3, runs, own),
+        work=work_on(7 if "labels" in more else 3, runs, own, answers=3),
         look=seen_of_state("offsets", "missed", "claimed", "rho"),
         others=(
             near(num_classes=4),
@@ -152,11 +120,8 @@ def margins(runs: int | None = None, own: bool = False, **more) -> Subject:
             near(gain=[0.1] * 5),
             near(rho=0.31),
             near(width=0.2),
-            near(limit=1.2345),
-            near(labels=None, signal="error") if "labels" in more else near(labels=LABELS),
             near(labels=LABELS[::-1]),
             near(signal="error" if settings["signal"] == "age" else "age"),
-            near(signal="error" if settings["signal"] == "probability" else "probability"),
         ),
         bad_calls=BAD_MARGIN_SINGLE_CALLS if runs is None else BAD_MARGIN_RUN_CALLS,
     )
@@ -220,32 +185,19 @@ POOL = [i % 3 for i in range(30)]
 
 SUBJECTS: dict[str, Subject] = {
     "SampleAges": samples(),
-    "SampleAges-sample": samples(level="sample"),
-    "SampleAges-grow": samples(absent="grow"),
-    "SampleAges-peak": samples(fuse="peak", level="sample"),
-    "SampleAges-runs": samples(work_on_samples(2), bad=BAD_RUN_CALLS, rho=[0.3, 0.0]),
-    "SampleAges-own-runs": samples(work_on_samples(2, own=True), bad=BAD_RUN_CALLS, rho=[0.3, 1.0], level="sample"),
-    "SampleAges-one-run": samples(work_on_samples(1), bad=BAD_RUN_CALLS[:2], rho=[0.4]),
+    "SampleAges-peak": samples(fuse="peak", absent="grow", level="sample"),
+    "SampleAges-runs": samples(2, rho=[0.3, 0.0]),
+    "SampleAges-own-runs": samples(2, own=True, rho=[0.3, 1.0], level="sample"),
     "ClassAges": classes(aol.ClassAges, CLASS_LOOK),
-    "ClassAges-number": classes(aol.ClassAges, CLASS_LOOK, threshold=0.6, rho=0.2),
-    "ClassAges-mean": classes(aol.ClassAges, CLASS_LOOK, threshold="mean"),
-    "ClassAges-own-rules": classes(
-        aol.ClassAges, CLASS_LOOK, runs=2, rho=[0.1, 0.5], threshold=["positive-median", 0.4]
-    ),
     "ClassAges-function": classes(aol.ClassAges, CLASS_LOOK, threshold=in_the_middle),
-    "ClassAges-runs": classes(aol.ClassAges, CLASS_LOOK, runs=2, rho=[0.0, 0.5]),
-    "ClassAges-own-runs": classes(aol.ClassAges, CLASS_LOOK, runs=2, own=True, rho=[0.1, 0.5]),
+    "ClassAges-runs": classes(aol.ClassAges, CLASS_LOOK, 2, own=True, rho=[0.1, 0.5], threshold=["mean", 0.4]),
     "ErrorRates": classes(aol.ErrorRates, RATE_LOOK),
-    "ErrorRates-runs": classes(aol.ErrorRates, RATE_LOOK, runs=2, rho=[0.3, 1.0]),
+    "ErrorRates-runs": classes(aol.ErrorRates, RATE_LOOK, 2, rho=[0.3, 1.0]),
     "Margins": margins(),
     "Margins-samples": margins(labels=LABELS),
-    "Margins-error": margins(signal="error"),
-    "Margins-error-samples": margins(signal="error", labels=LABELS),
     "Margins-probability": margins(signal="probability"),
-    "Margins-probability-own-runs": margins(runs=2, own=True, signal="probability"),
-    "Margins-runs": margins(runs=2),
-    "Margins-own-runs": margins(runs=2, own=True, signal="error"),
-    "Margins-samples-own-runs": margins(runs=2, own=True, labels=LABELS),
+    "Margins-runs": margins(2, signal="error"),
+    "Margins-samples-own-runs": margins(2, own=True, labels=LABELS),
     "ShuffledSampler": passes(
         lambda seed: aol.ShuffledSampler(11, seed=seed),
         lambda: aol.ShuffledSampler(12),
