@@ -103,20 +103,6 @@ def test_the_held_out_part_is_like_the_test_set_and_is_not_trained_on() -> None:
     assert float(found.shortcut.train[found.shortcut.kept].float().mean()) == pytest.approx(0.02, abs=0.002)
 
 
-@pytest.mark.parametrize("kind", ["none", "tint", "patch"])
-def test_without_pixels_all_but_the_pixels_is_the_same_and_nothing_is_copied(kind: str) -> None:
-    plain = pair()
-    quick, whole = (change(plain, nuisance=kind, noise=0.1, validation=0.1, pixels=each) for each in (False, True))
-    assert quick.train.shape == whole.train.shape
-    assert torch.equal(quick.train.labels, whole.train.labels)
-    assert quick.normalisation == whole.normalisation
-    assert quick.shortcut is not None
-    assert whole.shortcut is not None
-    assert torch.equal(quick.shortcut.kept, whole.shortcut.kept)
-    assert torch.equal(quick.shortcut.train, whole.shortcut.train)
-    assert quick.train.images.data_ptr() == plain.train.images.data_ptr()
-
-
 def test_all_draws_are_functions_of_the_seed() -> None:
     labels = split(500).labels
     for draw in (

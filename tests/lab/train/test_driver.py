@@ -74,16 +74,6 @@ def test_only_what_is_missing_or_damaged_is_trained(tmp_path: Path) -> None:
     assert told(tmp_path).keys() == before.keys()
 
 
-def test_a_run_that_is_recorded_but_not_finished_is_missing(tmp_path: Path) -> None:
-    runs = runs_of([0])
-    trained(runs, tmp_path)
-    store = Store(tmp_path)
-    record = store.get(runs[0].run_id)
-    assert record is not None
-    store.write(replace(record, finished=False))
-    assert trained(runs, tmp_path).trained == 1
-
-
 def test_readings_that_are_required_over_time_are_kept_and_waited_for(tmp_path: Path) -> None:
     (run,) = runs_of([0])
     trained([run], tmp_path, keep=("test_accuracy",))

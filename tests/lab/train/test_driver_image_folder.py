@@ -16,7 +16,6 @@ from aol.cli import main
 from aol.lab.data import open_data
 from aol.records.previews import read_previews
 from tests.support.running import forked, status_of, wait_for
-from tests.support.tiny_runs import PLAIN
 from tests.support.tiny_sets import image_folder
 
 NET = ["--image-size", "32", "--net", "resnet32", "--batch-size", "5", "--lr", "0.01"]
@@ -51,10 +50,9 @@ def test_a_folder_trains_to_the_same_network_whatever_the_number_of_workers(
     assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_a_run_that_was_killed_goes_on_to_the_same_bits(workers: str, tmp_path: Path) -> None:
-    photos = image_folder(tmp_path / "photos", per_class={"train": 16, "val": 2})
-    words = ["train", "--data", str(photos), *NET, "--epochs", "4", "--weighting", "aol", "--workers", workers]
+def test_a_run_that_was_killed_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    photos = image_folder(tmp_path / "photos", per_class={"train": 8, "val": 2})
+    words = ["train", "--data", str(photos), *NET, "--epochs", "4", "--weighting", "aol", "--workers", "2"]
     words += ["--checkpoint-seconds", "0", "--out"]
     assert status_of(forked([*words, str(tmp_path / "whole")])) == 0
     out = tmp_path / "out"
@@ -65,13 +63,6 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bits(workers: str, tmp_path: 
     assert status_of(forked([*words, str(out), "--resume"])) == 0  # at once: the workers have ended, too
     mine, theirs = network(out), network(tmp_path / "whole")
     assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
-
-
-def test_the_large_network_trains_at_its_own_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    photos = image_folder(tmp_path / "photos", classes=("cat", "dog"), per_class={"train": 2, "val": 1})
-    (run,) = trained(photos, tmp_path / "out", capsys, "--net", "resnet34", "--epochs", "1", "--batch-size", "4")
-    assert run["config"]["image_size"] is None  # type: ignore[index]
-    assert network(tmp_path / "out")["head.weight"].shape == (2, 512)
 
 
 def test_a_stream_of_a_folder_runs(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,17 +81,7 @@ def test_several_runs_on_a_folder_are_trained_one_after_the_other_with_a_message
     assert first == "Runs are trained one after the other: large images are trained one run at a time."
 
 
-def test_networks_that_cannot_be_stacked_are_trained_one_after_the_other_with_a_message(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", "--net", PLAIN, "--epochs", "1", "--seed", "0,1", "--out", str(tmp_path)]) == 0
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("Runs are trained one after the other: ")
-    assert "Training one run" in lines[1]
-
-
-@pytest.mark.parametrize("workers", ["0", "2"])
-@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize(("split", "workers"), [("train", "2"), ("val", "0")])
 def test_a_damaged_image_is_one_line_that_names_the_file(
     split: str, workers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,19 +95,6 @@ def test_a_damaged_image_is_one_line_that_names_the_file(
     assert said.err.count("\n") == 1
     assert said.err.startswith("aol: ")
     assert str(bad.relative_to(photos)) in said.err
-
-
-def test_a_class_without_images_is_named_before_anything_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    photos = image_folder(tmp_path / "photos")
-    for image in (photos / "train" / "n01443537").iterdir():
-        image.unlink()
-    assert main(["train", "--data", str(photos), *SMALL, "--out", str(tmp_path / "out")]) == 1
-    said = capsys.readouterr().err
-    assert "n01443537" in said
-    assert said.count("\n") == 1
-    assert not (tmp_path / "out").exists()
 
 
 def odd_names(root: Path) -> Path:
@@ -164,24 +132,6 @@ def test_samples_of_a_folder_go_by_the_paths_of_their_files(tmp_path: Path, caps
     page = (out / "report.html").read_text()
     assert "train/n01484850/n01484850_0.JPEG" in page
     assert "<img src=x" not in page
-
-
-def test_folders_whose_names_are_no_utf8_train_and_are_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    photos = image_folder(tmp_path / "photos")
-    odd = os.fsdecode(os.fsencode(tmp_path) + b"/d\xe9")
-    for split in ("train", "val"):
-        os.rename(photos / split / "n01440764", os.fsencode(photos / split) + b"/caf\xe9")
-    photos.rename(odd)
-    out = Path(odd) / "out"
-    trained(Path(odd), out, capsys, *SMALL, "--keep-samples")
-    (about,) = out.rglob("run.json")
-    said = json.loads(about.read_text())
-    assert said["classes"][0] == "caf\\xe9"
-    assert said["data"] == odd
-    assert main(["report", str(out)]) == 0
-    assert (out / "report.html").is_file()
 
 
 def test_names_are_those_of_the_run_that_is_there_and_not_of_one_before(

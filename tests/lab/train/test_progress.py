@@ -14,7 +14,7 @@ from aol.lab.train import progress
 from aol.lab.train.driver import train
 from aol.lab.train.group_training import make_loop
 from aol.lab.train.groups import ExecutionOptions, Stop
-from aol.lab.train.progress import Lines, Silent, costs, describe, duration, imbalance_note
+from aol.lab.train.progress import Lines, Silent, describe, duration, imbalance_note
 from aol.records.store import Store
 
 PAIRS = {"digits": open_data("digits")}
@@ -33,7 +33,6 @@ class Clock:
 @pytest.mark.parametrize(
     "more",
     [
-        {},
         {"imbalance": 20.0, "samples": None},
         {"validation": 0.2},
         {"scenario": "arrival", "fraction": 0.5},
@@ -41,68 +40,35 @@ class Clock:
     ],
     ids=str,
 )
-def test_the_work_of_the_batches_of_an_epoch_is_that_of_the_estimate(more: dict[str, object]) -> None:
+def test_the_work_of_the_batches_of_an_epoch_is_about_what_is_expected(more: dict[str, object]) -> None:
     runs = [Settings(**{**SMALL, **more}, seed=seed) for seed in (0, 1)]  # type: ignore[arg-type]
     loop = make_loop(runs, PAIRS, OPTIONS)
     seen: list[int] = []
     loop.on_batch = lambda: seen.append(loop.work)
     loop.run_epoch()
-    expected = costs(runs[:1], PAIRS)[runs[0].run_id] / 2
-    if runs[0].scenario == "offline":
-        assert seen[-1] == expected
-    else:
-        assert 0.3 * expected < seen[-1] < 1.3 * expected  # a memory grows with the steps
+    assert 0.7 * loop.whole < seen[-1] < 1.3 * loop.whole
     assert len(seen) >= 3
     assert seen == sorted(set(seen))
     loop.run_epoch()
-    assert seen[-1] == pytest.approx(loop.work)  # counted from zero in each epoch
+    assert seen[-1] == loop.work < 1.5 * loop.whole  # counted from zero in each epoch
 
 
-def test_the_time_left_is_known_within_the_first_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
-    runs = [Settings(**SMALL, seed=seed) for seed in range(4)]  # type: ignore[arg-type]
-    tally = Silent()
-    tally.start(runs, runs, PAIRS)
-    work = costs(runs, PAIRS)[runs[0].run_id] / 2
-    tally.begin(runs[:2], 0, "")
-    assert (tally.done, tally.share, tally.seconds_left) == (0, 0.0, None)
-    clock.now += 10.0
-    loop = make_loop(runs[:2], PAIRS, OPTIONS)
-    loop.work = work / 4  # type: ignore[assignment]
-    tally.within(loop, Stop())
-    assert tally.share == pytest.approx(2 * 0.25 / 8)
-    assert tally.seconds_left == pytest.approx(10.0 * 15)
-    clock.now += 30.0
-    tally.reach(runs[:2], 1, "")
-    assert tally.share == pytest.approx(2 / 8)
-    assert tally.seconds_left == pytest.approx(40.0 * 3)
-    assert tally.text() == "0/4 runs complete, 25 % of all epochs, about 2 min left"
-
-
-def test_the_time_left_is_estimated_from_the_work_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_left_is_estimated_from_the_epochs_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     runs = [Settings(**{**SMALL, "epochs": epochs}, seed=epochs) for epochs in (10, 30)]  # type: ignore[arg-type]
     tally = Silent()
-    tally.start(runs, runs, PAIRS)
-    tally.begin(runs[:1], 0, "")
+    tally.start(runs, runs)
+    tally.begin(runs[:1], 2, "")  # two epochs are in a checkpoint
+    assert (tally.done, tally.share, tally.seconds_left) == (0, 2 / 40, None)
     clock.now += 5.0
-    tally.reach(runs[:1], 5, "")
-    assert (tally.done, tally.share) == (0, 5 / 40)
-    assert tally.seconds_left == pytest.approx(35.0)
+    loop = make_loop(runs[:1], PAIRS, OPTIONS)
+    loop.epoch, loop.work, loop.whole = 6, 30, 30
+    tally.within(loop, Stop())
+    assert (tally.done, tally.share, tally.seconds_left) == (0, 7 / 40, 33.0)
+    assert tally.text() == "0/2 runs complete, 18 % of all epochs, about 33 s left"
     tally.reach(runs, math.inf, "")  # a diverged run ends early
     assert (tally.done, tally.share, tally.seconds_left) == (2, 1.0, None)
     assert [duration(seconds) for seconds in (0.2, 61, 7260)] == ["1 s", "1 min", "2 h 1 min"]
-
-
-def test_epochs_before_a_checkpoint_count_as_done_and_not_as_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
-    (run,) = runs = [Settings(**{**SMALL, "epochs": 10})]  # type: ignore[arg-type]
-    tally = Silent()
-    tally.start(runs, runs, PAIRS)
-    tally.begin([run], 8, "")
-    clock.now += 6.0
-    tally.reach([run], 9, "")
-    assert (tally.share, tally.seconds_left) == (0.9, pytest.approx(6.0))
 
 
 def test_a_slow_epoch_is_reported_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +86,7 @@ def test_a_slow_epoch_is_reported_while_it_runs(tmp_path: Path, monkeypatch: pyt
     shares = [share for share, _, _ in shown]
     assert shares == sorted(shares)
     assert first[0][0] < 0.25
-    assert first[-1][0] == pytest.approx(0.5)
+    assert 0.4 < first[-1][0] <= 0.5
     assert shares[-1] == 1.0
 
 
@@ -133,7 +99,7 @@ def test_lines_show_the_tally_and_what_is_going_on(
     monkeypatch.setenv("TERM", "xterm")
     lines = Lines("study")
     runs = [Settings(**SMALL, seed=seed) for seed in range(2)]  # type: ignore[arg-type]
-    lines.start(runs, runs, PAIRS)
+    lines.start(runs, runs)
     loop = make_loop(runs, PAIRS, OPTIONS)
     lines.begin(runs, 0, describe(loop))
     loop.run_epoch()

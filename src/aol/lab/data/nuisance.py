@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import colorsys
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -34,7 +33,6 @@ def change(
     noise: float = 0.0,
     validation: float = 0.0,
     seed: int = 0,
-    pixels: bool = True,
 ) -> Pair[ImageSet]:
     """Return a data set with a nuisance and noisy training labels; places of samples stay as they are.
 
@@ -47,7 +45,6 @@ def change(
         validation: share of each class to hold out. The held-out part is like the test set: its nuisance is
             independent of the class, and its labels are right.
         seed: of all draws.
-        pixels: False leaves the pixels as they are, but for the number of channels: quick, for labels and shapes only.
 
     >>> from aol.lab.data import open_data
     >>> biased = change(open_data("digits"), nuisance="patch", conflicts=0.05)
@@ -65,8 +62,7 @@ def change(
         own[kept] = other_for_some(labels[kept], classes, conflicts, _seeds.generator(seed, _NUISANCE))
         own[held] = balanced_nuisance(labels[held], classes, seed=seed)
         there = balanced_nuisance(pair.test.labels, classes, seed=seed + 1)
-    show = partial(apply, kind=nuisance, pixels=pixels)
-    train, test = show(pair.train, nuisance=own), show(pair.test, nuisance=there)
+    train, test = apply(pair.train, nuisance, own), apply(pair.test, nuisance, there)
     held_out = train.subset(held) if len(held) else None
     noisy = labels.clone()
     noisy[kept] = other_for_some(labels[kept], classes, noise, _seeds.generator(seed, _NOISE))
@@ -118,16 +114,11 @@ def colours(number: int, saturation: float = 1.0) -> Tensor:
     return torch.tensor([colorsys.hsv_to_rgb(place / number, saturation, 1.0) for place in range(number)])
 
 
-def apply(images: ImageSet, kind: str, nuisance: Tensor, *, pixels: bool = True) -> ImageSet:
-    """Return a split whose images show their `nuisance [N]`, a number of a class: as a tint or as a patch.
-
-    Without `pixels` they only get three channels; no pixel is copied.
-    """
+def apply(images: ImageSet, kind: str, nuisance: Tensor) -> ImageSet:
+    """Return a split whose images show their `nuisance [N]`, a number of a class: as a tint or as a patch."""
     if kind == "none":
         return images
     changed = images.images.expand(-1, 3, -1, -1)  # one channel becomes three; three stay
-    if not pixels:
-        return replace(images, images=changed)
     if kind == "tint":
         shades = (colours(images.num_classes, _SATURATION) * 255).round().to(torch.int32)[nuisance]
         parts = zip(torch.split(changed, 4096), torch.split(shades[:, :, None, None], 4096), strict=True)

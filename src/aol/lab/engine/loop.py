@@ -47,6 +47,7 @@ class Loop(ABC):
     samples: SampleHistory | None = None  # the answers to each sample, where they are kept
     signals: SampleSignals | None = None  # for weights by sample, where a run needs them
     work = 0  # images of this epoch so far through each network, a training step counted thrice
+    whole = 1 << 40  # about how many there are in an epoch, once that is known
     on_batch: Callable[[], None] | None = None  # called when a batch was issued; it must not wait for the device
 
     def __init__(
@@ -168,6 +169,7 @@ class Loop(ABC):
                 observe=self._observe_step if observes else None,
                 observed=self._observed_tensors,
             )
+        self.whole = 4 * position.shape[1] + self._every.numel() + self.held_out.shape[-1]
         weight = weight.masked_fill(self.weights.resampled, 1.0)
         number, base = self._train_pass.number, self.settings.lr
         self._rates = [rate_at(self.settings, self.epoch * number + step, number) for step in range(number)]

@@ -24,11 +24,8 @@ _AUGMENT = 1_000_002  # this use's place in the path of a seed; orders are 1,000
 AnyPair: TypeAlias = Pair[ImageSet] | Pair[StoredImages]
 
 
-def data_of(run: Settings, pairs: Mapping[str, AnyPair], *, pixels: bool = True) -> AnyPair:
-    """Return the data set of a run, with its nuisance and noisy labels; the last such set is kept.
-
-    With `pixels=False` labels and shapes are right, and the images are not: quick, to check runs before training.
-    """
+def data_of(run: Settings, pairs: Mapping[str, AnyPair]) -> AnyPair:
+    """Return the data set of a run, with its nuisance and noisy labels; the last such set is kept."""
     pair = pairs[run.data]
     if not run.changes_data:
         return pair
@@ -36,8 +33,6 @@ def data_of(run: Settings, pairs: Mapping[str, AnyPair], *, pixels: bool = True)
         what = f"nuisance={run.nuisance!r}" if run.nuisance != "none" else "noise"
         raise WrongSettingsError(f"{what} needs a data set in memory; {pair.name} is decoded while training.")
     settings = {name: getattr(run, name) for name in ("nuisance", "conflicts", "noise", "validation")}
-    if not pixels:
-        return change(pair, **settings, pixels=False)
     if not _changed or _changed[0][0] is not pair or _changed[0][1] != settings:
         _changed[:] = [(pair, settings, change(pair, **settings))]
     return _changed[0][2]

@@ -96,7 +96,7 @@ def train(
             return missing(left)  # another process may have trained some since
 
         left = _from_first(begin)
-        progress.start(runs, left, pairs)
+        progress.start(runs, left)
         job = Job(left, Context(store, pairs, options, progress, keep))
         with stop.on_signal():
             (work or _train_here)(job, stop)

@@ -176,7 +176,7 @@ def check(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: Execu
         pair = pairs[run.data]
         if pair.num_classes < 2:
             raise WrongSettingsError(f"data={run.data!r} has a single class; at least two are needed.")
-        shape, seen = input_shape(run, pair), data_of(run, pairs, pixels=False)
+        shape, seen = input_shape(run, pair), data_of(run, pairs)
         pool(run, seen.train.labels, seen.shortcut)
         try:
             make_network(run, pair.num_classes, shape)

@@ -7,13 +7,11 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from aol._values import printable
 from aol.lab.engine.loop import Loop
-from aol.lab.engine.samples import pool
-from aol.lab.engine.source import AnyPair
-from aol.lab.settings import Settings, memory_capacity
+from aol.lab.settings import Settings
 from aol.lab.train.groups import Stop
 from aol.longtail import long_tail_counts
 
@@ -22,34 +20,32 @@ _CLEAR = "\r\x1b[K"  # the line of a terminal
 
 
 class Silent:
-    """Counts epochs and work of runs, estimates the time that is left, and prints nothing."""
+    """Counts epochs of runs, estimates the time that is left, and prints nothing."""
 
     def __init__(self) -> None:
-        self._cost: dict[str, float] = {}
         self._epochs: dict[str, int] = {}
         self._past: dict[str, float] = {}  # epochs that are over
         self._start: float | None = None
-        self._worked, self._shown = 0.0, -math.inf
+        self._worked, self._shown = 0.0, -math.inf  # epochs of all runs, in this process
         self._said: set[str] = set()
 
-    def start(self, runs: Sequence[Settings], left: Sequence[Settings], pairs: Mapping[str, AnyPair]) -> None:
-        """Take all runs, those that are not complete, and their data sets."""
-        self._cost, self._epochs = costs(left, pairs), {run.run_id: run.epochs for run in runs}
-        self._past = {**self._epochs, **dict.fromkeys(self._cost, 0)}
+    def start(self, runs: Sequence[Settings], left: Sequence[Settings]) -> None:
+        """Take all runs, and those that are not complete."""
+        self._epochs = {run.run_id: run.epochs for run in runs}
+        self._past = {**self._epochs, **{run.run_id: 0.0 for run in left}}
 
     def begin(self, runs: Sequence[Settings], epoch: int, doing: str) -> None:
         """Take runs that begin here, or continue after an epoch, and what is going on in a few words."""
         self._start = self._start or time.monotonic()
-        self._past |= {run.run_id: epoch for run in runs if run.run_id in self._cost}
+        self._past |= {run.run_id: float(epoch) for run in runs}
         self.show(doing)
 
     def reach(self, runs: Sequence[Settings], epoch: float, doing: str) -> None:
         """Take how many epochs of runs are over; a part of an epoch counts."""
         for run in runs:
-            if run.run_id in self._cost:
-                over = min(epoch, run.epochs)
-                self._worked += self._cost[run.run_id] * (over - self._past[run.run_id]) / run.epochs
-                self._past[run.run_id] = over
+            over = min(epoch, float(run.epochs))
+            self._worked += over - self._past.get(run.run_id, 0.0)
+            self._past[run.run_id] = over
         self._shown = time.monotonic()
         self.show(doing)
 
@@ -57,9 +53,8 @@ class Silent:
         """Take a loop within an epoch; readings on the device are not ready."""
         if stop.signal:
             self.say_once("Stopping at the end of this epoch; Ctrl-C stops at once.")
-        cost = self._cost.get(loop.settings.run_id)
-        if cost and time.monotonic() - self._shown >= _SHOW_EVERY:
-            part = min(1.0, loop.work * loop.settings.epochs / cost)
+        if time.monotonic() - self._shown >= _SHOW_EVERY:
+            part = min(1.0, loop.work / loop.whole)
             self.reach(loop.runs, loop.epoch + part, describe(loop, part))
 
     @property
@@ -75,7 +70,7 @@ class Silent:
     @property
     def seconds_left(self) -> float | None:
         """About how long the rest takes at the speed of this process; None where that is not known."""
-        left = sum(cost * (1 - self._past[name] / self._epochs[name]) for name, cost in self._cost.items())
+        left = sum(epochs - self._past[name] for name, epochs in self._epochs.items())
         if self._start is None or self._worked <= 0 or left <= 0:
             return None
         return left * (time.monotonic() - self._start) / self._worked
@@ -123,25 +118,6 @@ class Lines(Silent):
 
     def close(self) -> None:  # noqa: D102
         print(_CLEAR * self._live, end="", file=sys.stderr, flush=True)
-
-
-def costs(runs: Sequence[Settings], pairs: Mapping[str, AnyPair]) -> dict[str, float]:
-    """Return the approximate work of each run, by id: images through the network, a training step counted thrice."""
-    alike = {run.group_key: run for run in runs}
-    images = {key: _images_per_epoch(run, pairs[run.data]) for key, run in alike.items()}
-    return {run.run_id: run.epochs * images[run.group_key] for run in runs}
-
-
-def _images_per_epoch(run: Settings, pair: AnyPair) -> float:
-    labels = pair.train.labels
-    kept, held = pool(run, labels)
-    shown = evaluated = run.fraction * kept.numel() if run.scenario != "offline" else float(kept.numel())
-    if run.scenario == "stream":
-        evaluated = min(memory_capacity(run.memory) or kept.numel(), kept.numel())
-        if run.stream == "shifting" and run.imbalance is not None:
-            smallest = int(labels[kept].bincount().min())
-            shown = float(sum(long_tail_counts(smallest, pair.num_classes, run.imbalance)))
-    return 3 * shown + evaluated + pair.test.labels.numel() + held.numel()
 
 
 def describe(loop: Loop, within: float | None = None) -> str:

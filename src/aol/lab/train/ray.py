@@ -25,7 +25,6 @@ from aol.lab.train.driver import Job, OpenData
 from aol.lab.train.group_training import Context, is_out_of_memory, train_group
 from aol.lab.train.groups import RunGroup, Stop
 from aol.lab.train.progress import Silent
-from aol.records.store import Store
 
 _RETRIES = 4  # of a task whose worker died: a group that kills every worker must not be tried for ever
 _open: dict[str, AnyPair] = {}  # the data set that was opened last in this worker
@@ -86,7 +85,7 @@ def train_on_ray(address: str, device: str, open_data: OpenData, job: Job, stop:
         options = replace(job.context.options, device=torch.device("cuda" if gpu else "cpu"))
         if gpu and options.together is None and not torch.cuda.is_available():
             options = replace(options, together=64)  # the memory of a worker's GPU is not known here
-        job.context.options, progress, store = options, job.context.progress, job.context.store
+        job.context.options, progress = options, job.context.progress
         sent = replace(job.context, pairs={}, progress=Silent())
         # Ray starts a task again elsewhere if its worker or machine dies.
         task = ray.remote(max_retries=_RETRIES, **({"num_gpus": 1} if gpu else {"num_cpus": 1}))(train_task)
@@ -95,21 +94,14 @@ def train_on_ray(address: str, device: str, open_data: OpenData, job: Job, stop:
             slots = max(1, int(ray.cluster_resources().get("GPU" if gpu else "CPU", 1)))
             while len(flying) < slots and not stop.before() and (group := job.next_group([*flying.values()])):
                 job.begin(group)
-                progress.begin(group.runs, _epoch(store, group), "")
+                progress.begin(group.runs, 0, "")
                 left = None if stop.limit is None else stop.left()
                 flying[task.remote(group, sent, left, device, open_data)] = group
             if not flying:
                 return
             for answer in ray.wait(list(flying), num_returns=1, timeout=1.0)[0]:
                 _take(ray, job, stop, answer, flying.pop(answer))
-            for group in flying.values():
-                progress.reach(group.runs, _epoch(store, group), f"Training {len(flying)} groups")
-
-
-def _epoch(store: Store, group: RunGroup) -> int:
-    """Return the epoch of the last checkpoint of a group."""
-    run = store.get(group.runs[0].run_id)
-    return 0 if run is None or run.finished or not len(run.epochs) else int(run.epochs[-1])
+            progress.show(f"Training {len(flying)} groups")
 
 
 def _take(ray: ModuleType, job: Job, stop: Stop, answer: Any, group: RunGroup) -> None:
