@@ -182,7 +182,7 @@ def _print_table(out: Console, frame: RunFrame) -> None:
 def _print_classes(out: Console, frame: RunFrame) -> None:
     """Print what the mean over all test samples hides: the worst classes, head and tail."""
     from aol.records.metrics import measure_text
-    from aol.report.figures.summary import class_table
+    from aol.report.methods import class_table
 
     rows = class_table(frame)
     if rows.empty:

@@ -14,9 +14,8 @@ import pandas as pd
 
 from aol.records.record import Ints
 from aol.records.samples import Shorts
-from aol.report.figures.summary import time_unit
 from aol.report.label_quality import Masks
-from aol.report.methods import Methods
+from aol.report.methods import Methods, time_unit
 from aol.report.run_data import RunData, last_known
 
 OLD = 2.0  # a class is old from this mean age on: right in half of the epochs at random, its samples would have it

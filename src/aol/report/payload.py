@@ -20,8 +20,7 @@ from aol.records.metrics import MEASURES, at_the_end, is_stream
 from aol.records.record import Json, Run, numbers
 from aol.records.samples import Shorts
 from aol.report.advice import advise
-from aol.report.figures.summary import parts
-from aol.report.methods import Methods, methods_of
+from aol.report.methods import Methods, methods_of, parts
 from aol.report.run_data import RunData, last_known, trend
 from aol.report.samples import Samples, choose, doubtful_first, episodes, kaplan_meier, oldest_first
 

@@ -9,7 +9,7 @@ import pytest
 
 from aol.report.figures import draw
 from aol.report.figures.accuracy import MOST, accuracy_curves, curve, foremost, head_middle_tail
-from aol.report.figures.summary import methods, parts
+from aol.report.methods import by_method, parts
 from aol.report.run_data import RunData
 from tests.support.made_runs import changed, frame, make_data
 
@@ -32,7 +32,7 @@ def seeds_of(name: str, finals: list[float], **settings: object) -> list[RunData
 
 
 def test_curves_are_means_over_seeds_with_a_band_of_one_deviation() -> None:
-    figure = accuracy_curves(methods(frame(*seeds_of("none", [0.5, 0.7, 0.9]), *seeds_of("aol ρ=0.5", [0.8]))))
+    figure = accuracy_curves(by_method(frame(*seeds_of("none", [0.5, 0.7, 0.9]), *seeds_of("aol ρ=0.5", [0.8]))))
     assert figure is not None
     (axes,) = figure.axes
     first, second = axes.lines
@@ -52,12 +52,12 @@ def test_a_reading_taken_now_and_then_is_drawn_where_all_seeds_have_it() -> None
     one, two = seeds_of("none", [0.5, 0.9])
     one.run.curves["test_accuracy"][[0, 2]] = np.nan
     two.run.curves["test_accuracy"][[2, 4]] = np.nan
-    assert curve(methods(frame(one, two))["none"]).index.tolist() == [2, 4, 6]
-    assert accuracy_curves(methods(frame(changed(one, curves={})))) is None
+    assert curve(by_method(frame(one, two))["none"]).index.tolist() == [2, 4, 6]
+    assert accuracy_curves(by_method(frame(changed(one, curves={})))) is None
 
 
 def test_of_too_many_methods_the_first_and_the_best_are_drawn() -> None:
-    many = methods(frame(*(data for number in range(20) for data in seeds_of(f"m{number}", [0.3 + 0.02 * number]))))
+    many = by_method(frame(*(data for number in range(20) for data in seeds_of(f"m{number}", [0.3 + 0.02 * number]))))
     wanted = [f"m{number}" for number in range(20) if number == 0 or number >= 20 - MOST + 1]
     assert list(foremost(many)) == wanted
     figure = accuracy_curves(many)
@@ -67,7 +67,7 @@ def test_of_too_many_methods_the_first_and_the_best_are_drawn() -> None:
 
 def test_bars_are_the_accuracies_of_head_middle_and_tail() -> None:
     runs = seeds_of("none", [0.5, 0.7]) + seeds_of("aol ρ=0.5", [0.9])
-    figure = head_middle_tail(methods(frame(*runs)))
+    figure = head_middle_tail(by_method(frame(*runs)))
     assert figure is not None
     (axes,) = figure.axes
     groups = [container for container in axes.containers if hasattr(container, "patches")]
@@ -81,7 +81,7 @@ def test_bars_are_the_accuracies_of_head_middle_and_tail() -> None:
     assert [name.split("\n")[0] for name in names] == ["head (2)", "middle (2)", "tail (2)", "all classes"]
     assert names[0].split("\n")[1] == "n = 36–60"
     failed = [changed(data, failed_at_epoch=3) for data in seeds_of("aol ρ=0.5", [0.9])]
-    alone = head_middle_tail(methods(frame(*seeds_of("none", [0.5]), *failed)))
+    alone = head_middle_tail(by_method(frame(*seeds_of("none", [0.5]), *failed)))
     assert alone is not None
     assert [text.get_text() for text in alone.legends[0].get_texts()] == ["none"]
 

@@ -16,7 +16,7 @@ from aol.records.metrics import is_stream
 from aol.records.record import Run
 from aol.report.figures import style
 from aol.report.figures.heatmap import LARGEST, AgeMap, draw_ages
-from aol.report.figures.summary import time_unit
+from aol.report.methods import time_unit
 from aol.stats import Gain
 
 if TYPE_CHECKING:

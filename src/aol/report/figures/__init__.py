@@ -1,6 +1,6 @@
 """Matplotlib figures of runs, at the width of a column. Matplotlib is imported when something is drawn.
 
-`style.py` is the look of all figures, `summary.py` the numbers behind them.
+`style.py` is the look of all figures, `aol.report.methods` has the numbers behind them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aol.records.table import RunFrame
 from aol.report.figures import style
 from aol.report.figures.accuracy import accuracy_curves, head_middle_tail
 from aol.report.figures.heatmap import heatmap
-from aol.report.figures.summary import methods
+from aol.report.methods import by_method
 
 
 def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] = ("png",)) -> list[Path]:
@@ -33,7 +33,7 @@ def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] 
     if wrong or not formats:
         raise ValueError(f"formats must be some of {', '.join(style.FORMATS)}, not {wrong[0] if wrong else 'none'!r}.")
     style.matplotlib()
-    shown = methods(runs[runs["epochs_done"] > 0]) if len(runs) else {}
+    shown = by_method(runs[runs["epochs_done"] > 0]) if len(runs) else {}
     first = {name: next(iter(method.runs.values())) for name, method in shown.items()}
     sizes = {name: tuple(sorted(run.counts or ())) for name, run in first.items()}
     figures = [("accuracy", accuracy_curves(shown))]
@@ -43,7 +43,9 @@ def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] 
     figures += [(f"heatmap-{file_name(name) or 'run'}", heatmap(run)) for name, run in first.items()]
     written = []
     for name, (_, figure) in zip(unlike((name for name, _ in figures), "-{}"), figures, strict=True):
-        for kind in formats if figure is not None else ():
+        for kind in formats:
+            if figure is None:
+                continue
             written.append(Path(folder) / f"{name}.{kind}")
             write_atomically(written[-1], style.rendered(figure, kind))
     return written

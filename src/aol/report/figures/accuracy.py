@@ -9,7 +9,7 @@ import pandas as pd
 
 from aol.records.table import RunFrame
 from aol.report.figures import style
-from aol.report.figures.summary import at_end, parts, time_unit
+from aol.report.methods import at_end, parts, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

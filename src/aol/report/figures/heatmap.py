@@ -11,7 +11,7 @@ import numpy as np
 from aol import metrics
 from aol.records.record import Floats, Ints, Run
 from aol.report.figures import style
-from aol.report.figures.summary import time_unit
+from aol.report.methods import time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
