@@ -73,23 +73,6 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
         pass
 
 
-def test_a_killed_process_releases_the_folder(tmp_path: Path) -> None:
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        with locked(tmp_path):
-            os.write(write, b"x")
-            time.sleep(60)
-        os._exit(0)
-    os.read(read, 1)
-    with pytest.raises(FolderInUseError), locked(tmp_path):
-        pass
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    with locked(tmp_path):
-        pass
-
-
 def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")  # waits, and the next one never ends
     (tmp_path / "zeros").symlink_to("/dev/zero")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -30,11 +29,6 @@ def test_counts_agree_with_the_protocols_formula_to_the_last_sample(largest, num
 )
 def test_the_usual_long_tailed_cifar_sets_have_their_usual_sizes(largest, num_classes, imbalance, total):
     assert int(aol.long_tail_counts(largest, num_classes, imbalance).sum()) == total
-
-
-def test_an_infinite_imbalance_keeps_one_sample_of_every_other_class():
-    assert aol.long_tail_counts(50, 3, math.inf).tolist() == [50, 1, 1]
-    assert aol.long_tail_counts(50, 3, math.inf, "step").tolist() == [50, 1, 1]
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.floats(1, 100), profiles, st.integers(0, 1000))

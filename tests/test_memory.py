@@ -131,12 +131,6 @@ def test_a_reservoir_left_anywhere_goes_on_there(stop):
     assert other.seen == 30
 
 
-def test_a_capacity_far_beyond_the_stream_takes_no_memory():
-    memory = aol.Reservoir(10**15)
-    memory.add([4, 2])
-    assert memory.indices.tolist() == [4, 2]
-
-
 @pytest.mark.parametrize("memory", [aol.KeepAll(), KeepLast(), aol.Reservoir(3)])
 @pytest.mark.parametrize(
     ("given", "error"),

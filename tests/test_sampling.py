@@ -100,19 +100,6 @@ def test_an_epoch_left_anywhere_goes_on_there_on_any_number_of_processes(kind, e
 
 
 @every_kind
-def test_after_a_resumed_epoch_the_next_one_is_whole_again(kind):
-    reference = make(kind)
-    orders = [list(reference) for _ in range(3)]
-    sampler, other = make(kind), make(kind)
-    list(sampler)
-    share = iter(sampler)
-    started = [next(share) for _ in range(5)]
-    other.load_state_dict(sampler.state_dict())
-    assert started + list(other) == orders[1]
-    assert list(other) == orders[2]
-
-
-@every_kind
 def test_a_pass_that_is_broken_off_starts_over(kind):
     sampler = make(kind)
     share = iter(sampler)
@@ -194,15 +181,6 @@ def test_consumed_counts_from_where_a_resumed_pass_began_and_on_all_processes():
     third = aol.ShuffledSampler(20, rank=0, world_size=1)
     third.load_state_dict(second.state_dict(consumed=2))
     assert list(third) == whole[10:]
-
-
-def test_consumed_before_any_pass_must_be_zero():
-    sampler = aol.ShuffledSampler(5)
-    assert sampler.state_dict(consumed=0)["position"] == 0
-    with pytest.raises(ValueError, match="consumed"):
-        sampler.state_dict(consumed=2)
-    with pytest.raises(TypeError, match="consumed"):
-        sampler.state_dict(consumed=1.5)
 
 
 def test_consumed_that_counts_samples_from_before_a_resume_is_refused():

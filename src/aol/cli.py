@@ -226,17 +226,17 @@ def _explained(error: Exception, stopped: str) -> tuple[str, int]:
 # Types of flags
 
 
-def number(least: float, *, above: bool = False, whole: bool = False) -> Callable[[str], Any]:
-    """Return a reader of numbers, or whole numbers, of at least, or above, `least`, up to 1e9."""
+def number(least: float, *, whole: bool = False) -> Callable[[str], Any]:
+    """Return a reader of numbers, or whole numbers, of at least `least`, up to 1e9."""
 
     def number(text: str) -> float:
         try:
             value = int(text) if whole else float(text)
         except ValueError:
             value = math.nan
-        if not least <= value <= 1e9 or (above and value == least):
-            kind, low = "whole number" if whole else "number", "(" if above else "["
-            raise argparse.ArgumentTypeError(f"must be a {kind} in {low}{least:g}, 1e+09], not {text!r}")
+        if not least <= value <= 1e9:
+            kind = "whole number" if whole else "number"
+            raise argparse.ArgumentTypeError(f"must be a {kind} in [{least:g}, 1e+09], not {text!r}")
         return value
 
     return number
@@ -266,7 +266,7 @@ def seed_list(flag: str, text: str) -> list[int]:
     """
     seeds: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", "".join(part.split()))
+        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
         if not first <= last < first + MOST_SEEDS:
             wanted = f"whole numbers or ranges such as 0-4, of at most {MOST_SEEDS:,}"

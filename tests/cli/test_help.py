@@ -102,19 +102,3 @@ def test_a_warning_is_one_line_without_its_place_in_the_source(
     with pytest.raises(SystemExit):
         run()
     assert capsys.readouterr().err == "aol: warning: too few samples\n"
-
-
-def test_a_warning_while_the_commands_are_imported_is_no_error() -> None:
-    program = (
-        "import sys, warnings\n"
-        "class Warns:\n"
-        "    def find_spec(name, path=None, target=None):\n"
-        "        if name == 'aol._version': warnings.warn('an old package', FutureWarning)\n"
-        "sys.meta_path.insert(0, Warns)\n"
-        "sys.argv = ['aol', '--version']\n"
-        "from aol.__main__ import run\n"
-        "run()\n"
-    )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "an old package" in ran.stderr
-    assert ran.returncode == 0, ran.stderr

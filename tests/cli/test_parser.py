@@ -127,4 +127,4 @@ def test_the_types_of_flags() -> None:
     assert seconds("0") == 0.0
     for text in ("0", "inf", "x"):
         with pytest.raises(argparse.ArgumentTypeError):
-            number(0.0, above=True)(text)
+            number(0.1)(text)
