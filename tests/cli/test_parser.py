@@ -104,7 +104,7 @@ def test_whatever_happens_is_one_line_and_a_traceback_only_on_request(
     def fail(*given: object) -> None:
         raise error
 
-    monkeypatch.setattr(aol.lab.cli, "_carry_out", fail)
+    monkeypatch.setattr(aol.lab.cli, "_output_folder", fail)
     assert main(["train", "--out", str(tmp_path)]) == status
     said = capsys.readouterr().err
     assert said.startswith("aol: ")

@@ -73,13 +73,10 @@ def flag_of(command: str, name: str) -> str:
 
 def settings_of(command: str) -> list[str]:
     """Return the settings that a command has flags for, by group: seeds vary before weightings, as records expect."""
-    options = [
-        (name, field.metadata["group"])
-        for name, field in FIELDS.items()
-        if "group" in field.metadata and (command == "stream" or not field.metadata.get("stream"))
-    ]
-    titles = list(dict.fromkeys(group for _, group in options))
-    return [name for name, _ in sorted(options, key=lambda option: titles.index(option[1]))]
+    rules = {name: field.metadata for name, field in FIELDS.items() if "group" in field.metadata}
+    titles = list(dict.fromkeys(rule["group"] for rule in rules.values()))
+    names = [name for name, rule in rules.items() if command == "stream" or not rule.get("stream")]
+    return sorted(names, key=lambda name: titles.index(rules[name]["group"]))
 
 
 def setting_flags(command: str) -> dict[str, list[Flag]]:
@@ -110,27 +107,26 @@ def _default(command: str, name: str) -> str:
     return f" (default: {word(start[name])})"
 
 
-def setting_value(flag: str, name: str, text: str) -> Value:
-    """Return the value of a setting from its text."""
-    kind, _, optional = str(FIELDS[name].type).partition(" | ")
-    if text in FIELDS[name].metadata.get("words", ()):
-        return text
-    if kind == "str" or (optional and text == "none"):
-        return text if kind == "str" else None
-    wanted = {"bool": "true or false", "int": "a whole number", "float": "a number"}[kind]
-    wanted += "".join(f" or {other}" for other in FIELDS[name].metadata.get("words", ()))
-    try:
-        return {"true": True, "false": False}[text] if kind == "bool" else int(text) if kind == "int" else float(text)
-    except (KeyError, ValueError):
-        raise UsageError(f"{flag} must be {wanted}, not {text!r}.") from None
-
-
 def setting_values(name: str, text: str, flag: str | None = None) -> list[Value]:
     """Return the values of a setting from a text with commas between them; seeds may be ranges."""
     flag = flag or f"--{name.replace('_', '-')}"
     if name == "seed":
         return list(seed_list(flag, text))
-    return [setting_value(flag, name, part.strip()) for part in text.split(",")]
+    kind, _, optional = str(FIELDS[name].type).partition(" | ")
+    words = {word: word for word in FIELDS[name].metadata.get("words", ())} | ({"none": None} if optional else {})
+    read: Callable[[str], Value] = {"str": str, "int": int, "float": float, "bool": _TRUTH.__getitem__}[kind]
+    values: list[Value] = []
+    for part in map(str.strip, text.split(",")):
+        try:
+            values.append(words[part] if part in words and kind != "str" else read(part))
+        except (KeyError, ValueError):
+            wanted = " or ".join([_KINDS[kind], *(word for word in words if word != "none")])
+            raise UsageError(f"{flag} must be {wanted}, not {part!r}.") from None
+    return values
+
+
+_TRUTH = {"true": True, "false": False}
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
 def runs_of(command: str, texts: Mapping[str, Sequence[str] | None]) -> list[Settings]:
@@ -140,11 +136,10 @@ def runs_of(command: str, texts: Mapping[str, Sequence[str] | None]) -> list[Set
         for name, several in texts.items()
         if several
     }
+    arrival = {"scenario": "arrival"} if command == "train" and "fraction" in varied else {}
     runs: list[Settings] = []
     for data in varied.get("data", [DEFAULTS["data"]]):
-        start = starting_point(command, str(data))
-        if command == "train" and "fraction" in varied:
-            start["scenario"] = "arrival"
+        start = starting_point(command, str(data)) | arrival
         common = {name: one for name, one in start.items() if name not in varied}
         runs += grid(common, **{**varied, "data": [data]})
     return list(dict.fromkeys(runs))
@@ -155,22 +150,18 @@ def starting_point(command: str, data: str) -> dict[str, Value]:
     return {**BY_DATA.get(data, BY_DATA["folder"]), **(STREAM if command == "stream" else {})}
 
 
-def check_data(names: Iterable[str], flag: str = "--data") -> None:
+def check_data(names: Iterable[str]) -> None:
     """Refuse a word that is neither a built-in data set, one of another library, nor a folder, before it is opened."""
     from aol._values import did_you_mean
     from aol.lab.data.named import NAMES
     from aol.lab.data.open import is_source
 
     for name in names:
-        path = Path(name).expanduser()
-        if name in NAMES or is_source(name) or (name and path.is_dir()):
-            continue
-        if path.is_file():
-            raise UsageError(f"{flag} {name} is a file: a folder or one of {', '.join(NAMES)} is needed.")
-        raise UsageError(
-            f"{flag}: there is no folder or data set {name!r}; built-in are {', '.join(NAMES)}; others are "
-            "hf:NAME_OR_FOLDER." + did_you_mean(name, NAMES)
-        )
+        if not (name in NAMES or is_source(name) or (name and Path(name).expanduser().is_dir())):
+            raise UsageError(
+                f"--data: there is no folder or data set {name!r}; built-in are {', '.join(NAMES)}; others are "
+                "hf:NAME_OR_FOLDER." + did_you_mean(name, NAMES)
+            )
 
 
 # How runs are trained, for every command that trains
@@ -300,18 +291,13 @@ KEEP_SAMPLES = switch("--keep-samples", "record every sample's answers, and so i
     groups=setting_flags("stream") | {"output and resuming": OUTPUT, "execution": EXECUTION},
 )
 def _train(args: argparse.Namespace) -> int:
-    """Train the runs that the flags ask for."""
+    """Train the runs that the flags ask for into `--out`, and note there what was asked for."""
+    from aol.records.store import Store
+
     runs = runs_of(args.command, {name: getattr(args, name) for name in settings_of(args.command)})
     check_data(dict.fromkeys(run.data for run in runs))
     if args.resume and args.fresh:
         raise UsageError("--resume and --fresh contradict each other: continue, or delete and start again.")
-    return _carry_out(args, runs)
-
-
-def _carry_out(args: argparse.Namespace, runs: Sequence[Settings]) -> int:
-    """Train the runs of `aol train` or `aol stream` into `--out`, and note there what was asked for."""
-    from aol.records.store import Store
-
     out = _output_folder(args)
     request: dict[str, Json] = {"command": args.command, "directory": os.getcwd(), "options": noted(args)}
     try:
@@ -338,9 +324,8 @@ def train_runs(
     options = options_of(args)
     args.stopped = f"`{resume_command(store.folder)}` continues from the last checkpoint"
     directory, names = Path(str(request.get("directory") or "")), {run.data for run in runs}
-    folders = {
-        name: str(directory / Path(name).expanduser()) for name in names if not (name in NAMES or is_source(name))
-    }
+    named = {name for name in names if name in NAMES or is_source(name)}
+    folders = {name: str(directory / Path(name).expanduser()) for name in names - named}
     opened, progress = partial(open_sets, folders, args.data_dir), progress_for(args)
     latest = BASE / "latest" if args.out is None and not args.resume else None
     begin = partial(prepare, runs, store, request, resume=resume, fresh=args.fresh, latest=latest)
@@ -404,7 +389,6 @@ def _new_folder(base: Path) -> Path:
 
 # Data sets
 
-_NAMES = ", ".join(DATA_SETS)
 command("data", "List and download data sets.", ("aol data list", "aol data get cifar10"))(show_help)
 
 
@@ -427,7 +411,7 @@ def _list(args: argparse.Namespace) -> None:
     "data get",
     "Download a data set from its official address.",
     ("aol data get cifar10", "aol data get cifar100 --data-dir data"),
-    value("name", "NAME", f"one of {_NAMES}"),
+    value("name", "NAME", f"one of {', '.join(DATA_SETS)}"),
     value("--data-dir", "FOLDER", "put it here (default: the cache folder)", type=folder),
     stopped="run the same command again",
 )

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aol.cli import (
     UsageError,
@@ -89,10 +89,10 @@ def chosen(args: argparse.Namespace) -> Study:
 
 
 def _pair(flag: str, text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip() or not value.strip():
+    name, _, value = map(str.strip, text.partition("="))
+    if not name or not value:
         raise UsageError(f"{flag} must be NAME=VALUE, not {text!r}.")
-    return name.strip().replace("-", "_") if flag != "--data" else name.strip(), value.strip()
+    return name if flag == "--data" else name.replace("-", "_"), value
 
 
 def _settings(flag: str, name: str, text: str) -> list[Value]:
@@ -105,21 +105,18 @@ def _settings(flag: str, name: str, text: str) -> list[Value]:
 
 def _open(folders: Mapping[str, str], data_dir: str | None, runs: Sequence[Settings]) -> dict[str, AnyPair]:
     """Open the data sets of some runs: by name, or from the folder that was given for a name."""
-    from aol.lab.data import open_data
     from aol.lab.data.named import NAMES, NUM_CLASSES
-    from aol.lab.data.open import is_source
+    from aol.lab.data.open import is_source, open_sets
 
-    pairs: dict[str, AnyPair] = {}
-    for name in dict.fromkeys(run.data for run in runs):
-        if name not in folders and not (name in NAMES or is_source(name) or Path(name).exists()):
-            raise UsageError(
-                f"The data set {name} must be given: --data {name}=FOLDER; or leave it out with --only data=..."
-            )
-        pairs[name] = open_data(folders.get(name, name), data_dir=data_dir)
-        classes = pairs[name].num_classes
-        if classes != NUM_CLASSES.get(name, classes):  # records of such runs would be taken for damaged ones
+    for name in {run.data for run in runs} - folders.keys():
+        if not (name in NAMES or is_source(name) or Path(name).exists()):
+            text = f"The data set {name} must be given: --data {name}=FOLDER; or leave it out with --only data=..."
+            raise UsageError(text)
+    pairs = open_sets(folders, data_dir, runs)
+    for name, pair in pairs.items():
+        if pair.num_classes != NUM_CLASSES.get(name, pair.num_classes):  # records would be taken for damaged ones
             place = f"--data {name}={folders[name]}"
-            raise UsageError(f"{place} has {classes} classes, but {name} has {NUM_CLASSES[name]}.")
+            raise UsageError(f"{place} has {pair.num_classes} classes, but {name} has {NUM_CLASSES[name]}.")
     return pairs
 
 
@@ -181,18 +178,10 @@ def _run(args: argparse.Namespace) -> int:
         frame = status_frame(study, store)
         runs = study.fewest_missing_first(set(frame.index[frame["state"] == "complete"]))
     opened, progress, start = partial(_open, folders, data_dir), progress_for(args, study.name), time.monotonic()
+    how: dict[str, Any] = {"keep": OVER_TIME, "require": study.keep, "work": work_of(args, opened)}
+    how["prepare"] = partial(write_request, store.folder, request)
     try:
-        outcome = train(
-            runs,
-            store,
-            opened,
-            options,
-            progress,
-            keep=OVER_TIME,
-            require=study.keep,
-            prepare=partial(write_request, store.folder, request),
-            work=work_of(args, opened),
-        )
+        outcome = train(runs, store, opened, options, progress, **how)
     finally:
         progress.close()
     if outcome.signal == signal.SIGINT:
