@@ -39,7 +39,7 @@ def label_counts(target: Tensor, num_classes: int, *, ignore_index: int = -100) 
     return kept.new_zeros(num_classes).scatter_add_(0, label, kept)
 
 
-def counts_step(counts: Tensor, new: Tensor, memory: float | None = None) -> Tensor:
+def counts_step(counts: Tensor, new: Tensor, memory: float | Tensor | None = None) -> Tensor:
     r"""Return the next running counts, `[..., C]`: the sum or, with a memory, an average over about so many labels.
 
     .. math:: n \leftarrow k\, n + (1 - k)\, M\, \frac{b}{|b|}, \qquad k = \exp(-|b| / M), \qquad |b| = \sum_c b_c

@@ -103,6 +103,7 @@ class Naive:
         self.error = [math.nan] * self.classes
         self.test_ages = [1] * len(pair.test)
         self.offset = [0.0] * self.classes
+        self.counted = [0.0] * self.classes
         self.control = None
         self.shown_in_window: list[tuple[int, int | list[float], int]] = []
         if run.margin in ("age", "error", "probability"):
@@ -139,6 +140,8 @@ class Naive:
         for step in range(steps):
             part = order[step * run.batch_size : (step + 1) * run.batch_size]
             rate = rate_of(run, len(self.told.rate) * steps + step, steps)
+            if run.margin == "counts-seen":
+                self.count_labels([self.labels[i] for i in part])
             self.net.train()
             logits = self.net(self.images(self.pair.train, [self.pool[i] for i in part]))
             used = list(self.offset)
@@ -231,6 +234,16 @@ class Naive:
             self.offset = [self.run.tau * (log - middle) if log == log else 0.0 for log in logs]
         if self.control is not None:
             self.offset = [self.control.tau * o for o in self.control.offsets]
+
+    def count_labels(self, labels: list[int]) -> None:
+        """Set the offsets for the coming step from the labels so far, with those of the step."""
+        memory, keep, share = self.run.margin_memory, 1.0, 1.0
+        if memory is not None:
+            keep = math.exp(-len(labels) / memory)
+            share = (1 - keep) * memory / len(labels)
+        self.counted = [keep * n + share * labels.count(c) for c, n in enumerate(self.counted)]
+        logs = [math.log(max(n, 1)) for n in self.counted]
+        self.offset = [self.run.tau * (log - mean(logs)) for log in logs]
 
     def keys(self, seen: list[int]) -> list[int]:
         return [self.labels[i] for i in seen] if self.run.scenario == "stream" else seen

@@ -161,6 +161,9 @@ class Margin:
 MARGINS = {
     "none": Margin((), None, "no margins"),
     "counts": Margin(("tau",), None, "from class counts (logit adjustment; --tau 1 is the balanced softmax)"),
+    "counts-seen": Margin(
+        ("tau", "margin_memory"), None, "from the labels as they come in training, as aol.LogitAdjustedLoss counts them"
+    ),
     "probability": Margin(
         ("gain", "tau", "margin_steps"),
         "probability",

@@ -24,7 +24,10 @@ from aol.records import METHOD_SETTINGS as PER_RUN  # what may differ between th
 Value: TypeAlias = str | float | int | bool | None
 
 # In the name of a method.
-_SYMBOLS = {"beta": "β", "gain": "k", "margin_steps": "steps", "power": "p", "rho": "ρ", "tau": "τ", "threshold": "τ"}
+_SYMBOLS = {
+    "beta": "β", "gain": "k", "margin_memory": "M", "margin_steps": "steps", "power": "p", "rho": "ρ", "tau": "τ",
+    "threshold": "τ",
+}  # fmt: skip
 
 
 class WrongSettingsError(ValueError):
@@ -117,6 +120,8 @@ class Settings:
     margin: str = _rule("none", "; ".join(f"{name}: {rule.help}" for name, rule in MARGINS.items()),
         choices=MARGINS.keys())
     tau: float = _rule(1.0, "strength of margins from class counts or from probabilities", **_positive)
+    margin_memory: int | None = _rule(None, "labels that counts-seen counts, where frequent classes change: about a "
+        "twentieth of those between two changes (default: all)", low=1)
     gain: float = _rule(0.1, "speed of margins from answers, each time that they move", low=0.0, high=1e3)
     margin_steps: int | None = _rule(None, "move margins after so many training steps, by the answers in training; a "
         "hundredth of all steps for fewer than 30 epochs (default: once per epoch or step of a stream, by --signal)",

@@ -55,7 +55,8 @@ SETS: dict[str, list[Settings]] = {
         settings(margin=margin, gain=0.5, margin_steps=steps, seed=seed)
         for seed, margin in enumerate(("none", "counts", "age", "error", "probability"))
         for steps in (None, 2)
-    ],
+    ]
+    + [settings(margin="counts-seen", margin_memory=memory, seed=5, tau=1.5) for memory in (None, 30)],
     "margins of a stream": [
         stream_settings(signal="before", memory="none", margin=margin, gain=0.5, seed=seed)
         for seed, margin in enumerate(("none", "counts", "age", "error", "probability"))

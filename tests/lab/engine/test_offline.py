@@ -56,6 +56,8 @@ COMMON = [
     {"margin": "age", "gain": 0.3, "margin_steps": 2, "signal": "train"},
     {"margin": "error", "gain": 0.3, "margin_steps": 3, "signal": "none"},
     {"scenario": "arrival", "fraction": 0.4, "margin": "error", "gain": 0.3, "margin_steps": 1},
+    {"margin": "counts-seen"},
+    {"margin": "counts-seen", "tau": 1.5, "margin_memory": 40, "signal": "none"},
     {"validation": 0.2},
     {"normalisation": "standardised", "schedule": "cosine"},
     {"schedule": "fixed", "warmup": 0},

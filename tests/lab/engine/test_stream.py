@@ -64,6 +64,7 @@ def test_a_stream_is_what_the_protocol_says(stream: str, memory: str, kinds: lis
         {"signal": "train", "margin": "age", "gain": 0.3},
         {"margin": "error", "gain": 0.3, "margin_steps": 2},
         {"signal": "before", "margin": "probability", "gain": 0.5, "margin_steps": 1, "epochs": 8},
+        {"margin": "counts-seen", "margin_memory": 30},
         {"threshold": 0.9, "weighting": "aol"},
         {"threshold": "mean", "weighting": "aol"},
         {"period": 1, "imbalance": 20.0, "weighting": "aol"},

@@ -173,6 +173,9 @@ class Loop(ABC):
         weight = weight.masked_fill(self.weights.resampled, 1.0)
         number, base = self._train_pass.number, self.settings.lr
         self._rates = [rate_at(self.settings, self.epoch * number + step, number) for step in range(number)]
+        batch = self.settings.batch_size
+        if self.margins.counts_labels:
+            self.margins.count(self.labels[position[:, :batch]])
         self._set_offsets(counts)
         place, seeds = self.pool.gather(1, position), [run.seed for run in self.runs]
         steps = self._train_pass.steps(place, position, weight, rates=self._rates, epoch=self.epoch, seeds=seeds)
@@ -184,7 +187,11 @@ class Loop(ABC):
                     self._used_offset = self.learner.offset.clone()  # before margins move: what training ended with
                 # Margins move after the last step, too: no answers wait for the next epoch, which may be that of a
                 # resumed run.
-                if self.margins.step(step, self._rates[step - 1] / base if base else 1.0, last=last):
+                moved = self.margins.step(step, self._rates[step - 1] / base if base else 1.0, last=last)
+                if self.margins.counts_labels and not last:
+                    self.margins.count(self.labels[position[:, step * batch : (step + 1) * batch]])
+                    moved = True
+                if moved:
                     self._set_offsets(counts)
         return self._train_pass.result()
 
