@@ -11,13 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aol.records.record import (
     DamagedRunError,
     Run,
-    by_class_of,
     compact,
     decode,
     encode,
@@ -49,7 +48,8 @@ def test_a_reading_that_was_never_taken_is_left_out() -> None:
     assert list(decode(encode(run)).curves) == ["test_accuracy"]
 
 
-@given(st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), min_size=1, max_size=20))
+@settings(max_examples=40)
+@given(st.lists(st.floats(width=32), min_size=1, max_size=20))
 def test_compact_numbers_keep_sixteen_bits(values: list[float]) -> None:
     wanted = np.array([values], np.float32)
     found = expand(compact(wanted), wanted.shape)
@@ -59,22 +59,6 @@ def test_compact_numbers_keep_sixteen_bits(values: list[float]) -> None:
     largest = np.abs(wanted) > 3e38  # may be rounded up to infinity
     kept = finite & ~tiny & ~largest
     assert (np.abs(found[kept].astype(float) - wanted[kept]) <= 2.0**-16 * np.abs(wanted[kept].astype(float))).all()
-
-
-def test_compact_whole_numbers_are_exact_to_65536() -> None:
-    wanted = np.arange(65537, dtype=np.float32)[None]
-    assert (expand(compact(wanted), wanted.shape) == wanted).all()
-
-
-def test_means_over_epochs_leave_out_what_is_unknown() -> None:
-    readings = {
-        "age": np.array([[1.0, np.nan], [4.0, np.nan]]),
-        "train_accuracy": np.array([[0.5, np.nan], [1.0, 0.25]]),
-    }
-    found = by_class_of(readings)
-    assert found["mean_age"][0] == 2.5
-    assert np.isnan(found["mean_age"][1])
-    assert found["mean_train_error"].tolist() == [0.25, 0.75]
 
 
 # Damage
@@ -92,6 +76,7 @@ def changed(**given: object) -> bytes:
     return signed({**content, **given})
 
 
+@settings(max_examples=60)
 @given(st.integers(0, 10**9), st.integers(1, 255))
 def test_no_changed_byte_goes_unnoticed(place: int, difference: int) -> None:
     content = bytearray(encode(small_run()).rstrip())
@@ -100,7 +85,7 @@ def test_no_changed_byte_goes_unnoticed(place: int, difference: int) -> None:
         decode(bytes(content))
 
 
-@pytest.mark.parametrize("size", [0, 1, 10, 100, 1000])
+@pytest.mark.parametrize("size", [0, 10, 1000])
 def test_a_record_cut_short_is_refused(size: int) -> None:
     with pytest.raises(DamagedRunError, match=r"incomplete or not JSON|not the record of a run"):
         decode(encode(small_run())[:size])
@@ -129,11 +114,6 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
 }  # fmt: skip
 
 
-def test_a_users_own_settings_may_have_any_name() -> None:
-    run = small_run(settings={"optimiser": "adamw", "profile": "mine"})
-    assert decode(encode(run)).settings == run.settings
-
-
 def test_readings_far_larger_than_their_file_are_refused() -> None:
     """Ten arrays of 40 MB, all zeros, are a few hundred kilobytes in the file."""
     epochs, text = 1000, base64.b64encode(zlib.compress(bytes(4 * 1000 * 10_000))).decode()
@@ -149,13 +129,6 @@ def test_values_of_the_wrong_kind_are_refused_and_named(what: str) -> None:
     given, message = WRONG[what]
     with pytest.raises(DamagedRunError, match=message):
         decode(changed(**given))
-
-
-def test_a_missing_value_is_named() -> None:
-    content = json.loads(encode(small_run()))
-    del content["sha256"], content["classes"]
-    with pytest.raises(DamagedRunError, match="'classes'"):
-        decode(signed(content))
 
 
 @pytest.mark.parametrize(
@@ -181,11 +154,9 @@ def test_only_regular_files_of_a_bounded_size_are_read(tmp_path: Path, monkeypat
         read_run(tmp_path / "large")
 
 
-@pytest.mark.parametrize("where", ["by_class", "over_time"])
-@pytest.mark.parametrize("name", ["age", "smoothed_age", "weight", "train_count"])
-def test_a_record_with_a_negative_age_weight_or_count_is_damaged(where: str, name: str) -> None:
-    shape = 1 if where == "by_class" else (1, 1)
-    run = Run("id", "method", 0, {}, ["a"], None, np.array([1]), **{where: {name: np.full(shape, -5.0)}})
+@pytest.mark.parametrize("name", ["smoothed_age", "weight", "train_count"])
+def test_a_record_with_a_negative_age_weight_or_count_is_damaged(name: str) -> None:
+    run = Run("id", "method", 0, {}, ["a"], None, np.array([1]), by_class={name: np.full(1, -5.0)})
     with pytest.raises(DamagedRunError, match="0 or more"):
         decode(encode(run))
 

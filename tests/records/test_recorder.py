@@ -182,20 +182,6 @@ def test_a_recorder_may_come_late(tmp_path: Path) -> None:
     assert ages_over_time(samples_of(tmp_path)) == history
 
 
-def test_ages_alone_are_a_record_too(tmp_path: Path) -> None:
-    ages = aol.SampleAges(LABELS, num_classes=4)
-    recorder = aol.Recorder(tmp_path, ages)
-    history = []
-    for epoch in range(4):
-        ages.observe(torch.arange(30), aol.is_correct(answers(epoch), LABELS))
-        ages.advance()
-        recorder.advance()
-        history.append(ages.age.tolist())
-    assert ages_over_time(samples_of(tmp_path)) == history
-    assert (samples_of(tmp_path).prediction == -1).all()
-    assert read_run(tmp_path).classes == ["0", "1", "2", "3"]
-
-
 # Mistakes
 
 

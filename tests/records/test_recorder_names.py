@@ -43,24 +43,12 @@ def test_names_stay_when_a_run_goes_on_and_new_ones_take_their_place(tmp_path: P
         assert shown(tmp_path) == wanted
 
 
-def test_names_of_a_run_that_never_got_through_its_first_epoch_are_not_the_next_ones(tmp_path: Path) -> None:
-    ages = aol.SampleAges(LABELS, num_classes=4)
-    with aol.Recorder(tmp_path, ages, names=PATHS) as recorder:
-        epoch_of(ages, recorder, 0)
-    (tmp_path / "run.json").unlink()  # it is written last
-    ages = aol.SampleAges(LABELS, num_classes=4)
-    with aol.Recorder(tmp_path, ages) as recorder:
-        epoch_of(ages, recorder, 0)
-    assert shown(tmp_path) == [str(place) for place in range(30)]
-
-
 def test_a_file_name_that_is_no_utf8_is_written_everywhere(tmp_path: Path) -> None:
-    names = ["caf\udce9.jpg", "\ud800", *PATHS[2:]]
+    names, page = ["caf\udce9.jpg", "\ud800", *PATHS[2:]], str(tmp_path / "page.html")
     ages = aol.SampleAges(LABELS, num_classes=4)
     with aol.Recorder(tmp_path / "run", ages, names=names) as recorder:
         ages.advance()
         recorder.advance()
-    for more in (["--export", str(tmp_path / "t.csv")], ["--export", str(tmp_path / "t.parquet")], []):
-        assert main(["report", str(tmp_path / "run"), *more]) == 0
+    assert main(["report", str(tmp_path / "run"), "--export", str(tmp_path / "t.csv"), "--write", page]) == 0
     assert "caf\\udce9.jpg" in (tmp_path / "t.csv").read_text()
     assert shown(tmp_path / "run")[:3] == ["caf\\udce9.jpg", "\\ud800", PATHS[2]]

@@ -113,7 +113,7 @@ def test_records_of_the_last_epoch_alone_have_only_the_last_of_a_measure() -> No
     assert math.isnan(run_metrics(small_run(over_time={}, by_class={}))["test_worst_class_last"])
 
 
-@pytest.mark.parametrize("epochs", [1, 2, 7, 30, 99, 200])
+@pytest.mark.parametrize("epochs", [1, 2, 99])
 @pytest.mark.parametrize("stream", [False, True])
 def test_figures_are_what_naive_loops_give(epochs: int, stream: bool) -> None:
     rng = np.random.default_rng(epochs)
@@ -156,10 +156,3 @@ def test_frames_can_be_sorted_copied_and_reindexed() -> None:
 def test_load_runs_takes_folders(folders: tuple[object, ...]) -> None:
     with pytest.raises(TypeError, match="one or more folders"):
         aol.load_runs(*folders)  # type: ignore[arg-type]
-
-
-def test_numbers_that_are_unknown_are_nan() -> None:
-    frame = frame_of([(None, small_run()), (None, small_run(id="b", failed_at_epoch=2, seed=None))])
-    assert frame.failed_at_epoch.dtype == float
-    assert math.isnan(frame.failed_at_epoch.iloc[0])
-    assert math.isnan(frame.seed.iloc[1])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import struct
-import zlib
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -12,6 +9,7 @@ import numpy as np
 import torch
 
 from aol.records.history import Answers, pack
+from aol.records.previews import png
 from aol.records.record import Run, write_run
 from aol.records.samples import COLUMNS, FILE, write_samples
 from aol.records.store import write_request
@@ -36,14 +34,7 @@ PAYLOADS = [
 
 def grey_png(value: int, side: int = 8) -> bytes:
     """Return a square of one grey as a PNG."""
-
-    def chunk(name: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-
-    file = io.BytesIO()
-    file.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)))
-    file.write(chunk(b"IDAT", zlib.compress((b"\0" + bytes([value]) * side) * side)) + chunk(b"IEND", b""))
-    return file.getvalue()
+    return png(torch.full((1, side, side), value, dtype=torch.uint8))
 
 
 def make_samples(counts: np.ndarray, epochs: int, rng: np.random.Generator, wrong_labels: int = 5) -> Samples:
@@ -58,27 +49,16 @@ def make_samples(counts: np.ndarray, epochs: int, rng: np.random.Generator, wron
     top = np.where(right[-1], 0.8, 0.45).astype(np.float32)
     confidence[:wrong_labels], top[:wrong_labels] = 0.01, 0.97
     answers = Answers(pack(right), None, size)
-    age = np.ones(size, np.int32)
     ema = np.ones(size, np.float32)
-    for row in right:
-        age = np.where(row, 1, age + 1).astype(np.int32)
+    for _, _, age in answers.epochs():
         ema = (0.5 * ema + 0.5 * age).astype(np.float32)
     mean = right.mean(0).astype(np.float32) * 0.8
     return Samples(
-        index=np.arange(size) * 3,
-        label=label,
-        prediction=prediction,
-        confidence=confidence,
-        top=top,
-        other=top.copy(),
-        times=np.full(size, epochs, np.int32),
-        mean_confidence=mean,
+        index=np.arange(size) * 3, label=label, prediction=prediction, confidence=confidence, top=top, other=top.copy(),
+        times=np.full(size, epochs, np.int32), mean_confidence=mean,
         mean_other=np.where(np.arange(size) < wrong_labels, 0.9, 0.4 * (1.0 - mean)).astype(np.float32),
-        age=age,
-        ema=ema,
-        answers=answers,
-        picture=lambda row: grey_png(row % 256),
-    )
+        age=answers.last(), ema=ema, answers=answers, picture=lambda row: grey_png(row % 256),
+    )  # fmt: skip
 
 
 def make_data(
@@ -194,19 +174,12 @@ def make_large_data(classes: int = 1000, epochs: int = 200, size: int = 1_000_00
     label = np.sort(rng.integers(0, classes, size))
     age = rng.geometric(0.2, size).astype(np.int32)
     top = rng.random(size).astype(np.float32)
-    samples = Samples(
-        index=np.arange(size),
-        label=label,
-        prediction=rng.integers(0, classes, size).astype(np.int32),
-        confidence=1 - top,
-        top=top,
-        other=top,
-        times=np.full(size, epochs, np.int32),
-        mean_confidence=1 - top,
-        mean_other=rng.random(size).astype(np.float32),
-        age=age,
-        ema=age.astype(np.float32),
+    known = make_samples(np.array([1]), 1, rng)
+    samples = replace(
+        known, index=np.arange(size), label=label, prediction=rng.integers(0, classes, size).astype(np.int32),
+        confidence=1 - top, top=top, other=top, times=np.full(size, epochs, np.int32), mean_confidence=1 - top,
+        mean_other=rng.random(size).astype(np.float32), age=age, ema=age.astype(np.float32),
         answers=Answers(rng.integers(0, 256, (epochs, -(-size // 8)), dtype=np.uint8), None, size),
         picture=lambda row: grey_png(row % 256, 64) + bytes(rng.integers(0, 256, 2000, np.uint8)),
-    )
+    )  # fmt: skip
     return replace(data, samples=samples)

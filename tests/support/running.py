@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,78 +34,57 @@ def environment(**more: str) -> dict[str, str]:
     return own | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "COLUMNS": "120"} | more
 
 
-def aol(*words: str | Path, cwd: Path | None = None, **more: str) -> Said:
-    """Run the command line in a process of its own."""
-    command = [sys.executable, "-m", "aol", *map(str, words)]
+def aol(*words: str | Path, cwd: Path | None = None, by: Sequence[str] = (), **more: str) -> Said:
+    """Run the command line in a process of its own; `by`: a module that starts it, and its arguments."""
+    command = [sys.executable, *by, "-m", "aol", *map(str, words)]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=cwd, env=environment(**more), timeout=PATIENCE, check=False
     )
     return Said(done.returncode, done.stdout, done.stderr)
 
 
-def torchrun(*words: str | Path, processes: int = 2) -> Said:
-    """Run the command line in several processes that talk to each other."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command = [*launch, "-m", "aol", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=PATIENCE, check=False)
-    return Said(done.returncode, done.stdout, done.stderr)
+def _copied(work: Callable[[], object], heard: Path | str = os.devnull, printed: Path | str = os.devnull) -> int:
+    """Do something in a copy of this process, which saves the seconds of importing; return its id.
 
-
-def forked(words: list[str], before: Callable[[], None] = lambda: None, log: Path | None = None) -> int:
-    """Start the command line in a copy of this process, which saves the seconds of importing; return its id.
-
-    What it says on standard error goes to `log`.
+    It ends with the status that its work returns, with 0 for anything else, and with 1 if that raises.
     """
-    child = os.fork()
-    if child:
+    if child := os.fork():
         return child
-    status = 70
+    status = 1
     try:
-        with open(os.devnull, "w") as nowhere, open(log or os.devnull, "w", buffering=1) as heard:
-            sys.stdout, sys.stderr = nowhere, heard
-            before()
-            status = main(words)
+        with open(printed, "a") as sys.stdout, open(heard, "a", buffering=1) as sys.stderr:
+            done = work()
+            status = done if isinstance(done, int) else 0
+    except BaseException:
+        with open(heard, "a") as file:
+            traceback.print_exc(file=file)
     finally:
         os._exit(status)
 
 
+def forked(words: list[str], before: Callable[[], None] = lambda: None, log: Path | None = None) -> int:
+    """Start the command line in a copy of this process; what it says on standard error goes to `log`."""
+    return _copied(lambda: (before(), main(words))[1], log or os.devnull)
+
+
 def free_port() -> str:
-    """Return a free port below those that systems give to connections, where nobody else takes it meanwhile."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as tried, contextlib.suppress(OSError):
-            tried.bind(("127.0.0.1", port))
-            return str(port)
+    """Return a free port."""
+    with socket.socket() as tried:
+        tried.bind(("127.0.0.1", 0))
+        return str(tried.getsockname()[1])
 
 
 def as_torchrun(world: int, work: Callable[[], object], log: Path) -> list[int]:
-    """Start what torchrun would start, in copies of this process; return their ids.
-
-    What they print goes to `log`. A process ends with the status that its work returns, and with 1 if that raises.
-    """
+    """Start what torchrun would start, in copies of this process; return their ids. What they print goes to `log`."""
     port = free_port()
     log.write_text("")
-    children = []
-    for rank in range(world):
-        child = os.fork()
-        if child:
-            children.append(child)
-            continue
-        status = 1
-        try:
-            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
-            os.environ.update({name: str(value) for name, value in place.items()})
-            os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
-            with open(log, "a", buffering=1) as heard:
-                sys.stdout = sys.stderr = heard
-                try:
-                    found = work()
-                    status = found if isinstance(found, int) else 0
-                except Exception:
-                    traceback.print_exc()
-        finally:
-            os._exit(status)
-    return children
+
+    def ranked(rank: int) -> object:
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
+        os.environ.update({name: str(value) for name, value in place.items()}, MASTER_ADDR="127.0.0.1")
+        return work()
+
+    return [_copied(partial(ranked, rank), log, log) for rank in range(world)]
 
 
 def status_of(child: int) -> int:
@@ -115,13 +93,12 @@ def status_of(child: int) -> int:
 
 
 def killed_after(seconds: float, words: list[str]) -> int:
+    """Start the command line in a copy of this process, and kill it if it has not ended by then; return its status."""
     child = forked(words)
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if (done := os.waitpid(child, os.WNOHANG))[0]:
-            return os.waitstatus_to_exitcode(done[1])
+    while time.monotonic() < end and not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
         time.sleep(0.002)
-    os.kill(child, signal.SIGKILL)
+    os.kill(child, signal.SIGKILL)  # of one that has ended this is no error
     return status_of(child)
 
 
@@ -130,7 +107,7 @@ def told(folder: Path) -> dict[str, object]:
     found: dict[str, object] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        if path.is_dir() or path.name.startswith(".lock") or "tensorboard" in name:
+        if path.is_dir() or path.name.startswith(".lock"):
             continue
         if path.name == "run.json":
             content = json.loads(path.read_text())

@@ -108,7 +108,7 @@ class Recorder:
             raise ValueError(f"classes must be {ages.num_classes} names, one a class, not {_check.shown(classes)}.")
         self._classes = self._class_names()
         self._counts: list[int] | None = None  # of the training samples; with `ClassAges`, of what was observed
-        if command is None and sys.argv[0].endswith(".py"):
+        if command is None and sys.argv and sys.argv[0].endswith(".py"):
             command = shlex.join([Path(sys.executable).name, *sys.argv])
         self._history: SampleHistory | None = None
         self._image, self._describe, self._names = None, describe, None

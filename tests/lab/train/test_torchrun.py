@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from aol.records.record import Run, read_run
 from aol.records.store import Store, find_runs
-from tests.support.running import forked, free_port, status_of, told, torchrun, wait_for
+from tests.support.running import aol, forked, free_port, status_of, told, wait_for
 from tests.support.tiny_runs import PLAIN
 
 pytestmark = pytest.mark.usefixtures("_loaded")
@@ -140,7 +140,8 @@ def test_runs_begun_together_by_one_process_are_not_taken_over_by_two(tmp_path: 
 
 
 def test_torchrun_prints_one_json_object_for_all_its_processes(tmp_path: Path) -> None:
-    said = torchrun("train", "--epochs", "1", "--json", "--out", tmp_path)
+    by = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    said = aol("train", "--epochs", "1", "--json", "--out", tmp_path, by=by)
     assert said.status == 0, said.err
     assert len(json.loads(said.out)["runs"]) == 1
 
