@@ -58,13 +58,13 @@ const fitted = (host, most = Infinity) => ({
   autosize: { type: "fit-x", contains: "padding" },
 });
 
-// The ticks of an axis of epochs: whole numbers, about eight, on round steps; there is no epoch between two.
-function wholeTicks(first, last) {
+// An axis of epochs: ticks on whole numbers, about eight, on round steps; there is no epoch between two.
+function wholeAxis(title, first, last) {
   const rough = Math.max(1, (last - first) / 8);
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough);
+  const step = [1, 2, 5, 10].map((factor) => factor * 10 ** Math.floor(Math.log10(rough))).find((each) => each >= rough);
   const start = Math.ceil(first / step);
-  return Array.from({ length: Math.max(0, Math.floor(last / step) - start + 1) }, (_, place) => (start + place) * step);
+  const values = Array.from({ length: Math.max(0, Math.floor(last / step) - start + 1) }, (_, place) => (start + place) * step);
+  return { title, format: "d", values };
 }
 
 // Lines over epochs: series are {name, colour, points: [[epoch, value]]}. Hover reads all of them at one epoch.
@@ -83,10 +83,7 @@ async function lineChart(host, { title, series, share, height = 190, steps = fal
       {
         mark: { type: "line", strokeWidth: 1.8, interpolate: steps ? "step-after" : "linear" },
         encoding: {
-          x: {
-            field: "epoch", type: "quantitative", scale: { zero: false, nice: false },
-            axis: { title: x, format: "d", values: wholeTicks(epochs[0], epochs.at(-1)) },
-          },
+          x: { field: "epoch", type: "quantitative", scale: { zero: false, nice: false }, axis: wholeAxis(x, epochs[0], epochs.at(-1)) },
           y: {
             field: "value", type: "quantitative", scale: { zero: false, nice: true, ...(domain && { domain }) },
             axis: { grid: true, tickCount: 5, title: label, format: share ? (range < 0.04 ? ".1%" : ".0%") : "~g" },

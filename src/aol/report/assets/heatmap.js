@@ -92,10 +92,10 @@ function heatSpec(host, run, order, extent, scale) {
       { name: "cursor", values: [] },
     ],
     scales: [
-      { name: "x", type: "linear", domain: [first - half, last + half], range: "width", zero: false, nice: false },
-      { name: "y", type: "linear", domain: [y0 - 0.5, y1 + 0.5], range: [0, height], zero: false, nice: false },
+      { name: "x", domain: [first - half, last + half], range: "width" },
+      { name: "y", domain: [y0 - 0.5, y1 + 0.5], range: [0, height] },
     ],
-    axes: [{ orient: "bottom", scale: "x", title: UNIT, format: "d", values: wholeTicks(first, last) }],
+    axes: [{ orient: "bottom", scale: "x", ...wholeAxis(UNIT, first, last) }],
     marks: [
       {
         type: "image", from: { data: "frame" },
@@ -124,10 +124,8 @@ function heatSpec(host, run, order, extent, scale) {
 }
 
 function drawHeatControls() {
-  const readings = heatReadings();
   fill("heat-controls",
-    selector("Colour shows", "pick-reading", readings.map((name) => [name, spoken(name)]), state.reading,
-      (reading) => choose({ reading })),
+    selector("Colour shows", "pick-reading", heatReadings().map((name) => [name, spoken(name)]), state.reading, (reading) => choose({ reading })),
     selector("Order", "pick-order", [["count", "head on top"], ["age", "oldest on top"], ["name", "by name"]],
       state.order, (order) => choose({ order, zoom: null })),
     element("span", { class: "buttons" }, button("+", { "aria-label": "Zoom in", onclick: () => zoomBy(0.5) }),
@@ -149,9 +147,9 @@ async function drawHeat() {
   if (!legend) return; // drawn anew meanwhile
   scale.ramp = rampOf(legend, scale);
   heat.maps = await Promise.all(runs.map(async (run, place) => {
-    const host = hosts[place];
-    const view = await chart(host, heatSpec(host, run, order, extent, scale), `${spoken(state.reading)} by class and ${UNIT}`, "vega");
-    const map = { run, view, host, order, extent };
+    const spec = heatSpec(hosts[place], run, order, extent, scale);
+    const view = await chart(hosts[place], spec, `${spoken(state.reading)} by class and ${UNIT}`, "vega");
+    const map = { run, view, host: hosts[place], order, extent };
     if (view) steer(map);
     return map;
   }));

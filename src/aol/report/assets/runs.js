@@ -109,24 +109,10 @@ function drawLinks() {
 
 function copyButton(text, label = "Copy") {
   return button(label, { onclick: async ({ currentTarget }) => {
-    currentTarget.textContent = await copy(text) ? "Copied" : "Select and copy it by hand";
+    const done = await navigator.clipboard?.writeText(text).then(() => true, () => false);
+    currentTarget.textContent = done ? "Copied" : "Select and copy it by hand";
     setTimeout(() => { currentTarget.textContent = label; }, 2000);
   } });
-}
-
-async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    const area = element("textarea", { class: "unseen" });
-    area.value = text;
-    document.body.append(area);
-    area.select();
-    const done = document.execCommand("copy");
-    area.remove();
-    return done;
-  }
 }
 
 const said = (value) => (value === null || value === undefined ? "none" : String(value));

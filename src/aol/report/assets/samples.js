@@ -113,8 +113,7 @@ function drawSampleAges() {
     mark: { type: "bar", color: "var(--series-0)", tooltip: true },
     encoding: {
       x: {
-        field: "from", bin: "binned", type: "quantitative", scale: { domain: [0.5, oldest + 0.5], nice: false },
-        axis: { title: "age", format: "d", values: wholeTicks(1, oldest) },
+        field: "from", bin: "binned", type: "quantitative", scale: { domain: [0.5, oldest + 0.5], nice: false }, axis: wholeAxis("age", 1, oldest),
       },
       x2: { field: "to" },
       y: {
