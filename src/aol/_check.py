@@ -42,7 +42,7 @@ def readable(value: Tensor) -> bool:
 
 def _tensor(name: str, value: object, kind: str, device: torch.device | None = None) -> Tensor:
     """Return "numbers", "whole numbers" or "true or false" as a tensor of their own type without gradient."""
-    wanted = f"{name} must be {kind} (a tensor, an array or a list), not {shown(value)}."
+    given, wanted = value, f"{name} must be {kind} (a tensor, an array or a list), not "
     try:
         if not isinstance(value, Tensor):
             # Through NumPy, because torch would round Python floats to float32, and use the user's default device.
@@ -52,11 +52,11 @@ def _tensor(name: str, value: object, kind: str, device: torch.device | None = N
             value = torch.from_numpy(array if array.flags.writeable else array.copy())
         tensor = moved(value, device).detach()
     except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(wanted) from error
+        raise TypeError(f"{wanted}{shown(given)}.") from error
     if tensor.is_complex() or (tensor.is_floating_point() and kind != "numbers"):
-        raise TypeError(wanted)
+        raise TypeError(f"{wanted}{shown(given)}.")
     if tensor.dtype == torch.bool and kind != "true or false":
-        raise TypeError(wanted)
+        raise TypeError(f"{wanted}{shown(given)}.")
     return tensor
 
 

@@ -14,7 +14,7 @@ from aol.records.store import Store
 def settings_of(run: Run) -> Settings | None:
     """Return the settings of a run; None for a run that the engine did not train."""
     try:
-        return Settings(**run.settings)
+        return Settings(**run.settings)  # type: ignore[arg-type]
     except (TypeError, WrongSettingsError):
         return None
 
