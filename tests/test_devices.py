@@ -183,9 +183,9 @@ def test_negative_times_on_the_device_are_reported_and_lose_nothing(kind: str) -
 def test_weights_that_stayed_on_the_host_go_to_the_losses_without_waiting() -> None:
     loss, weight = torch.tensor([1.0, 3.0]).cuda(), torch.tensor([3.0, 1.0])
     with no_waiting():
-        parts = [aol.weighted_mean(loss, weight), aol.gather(loss, torch.tensor([1, 0]))]
+        mean = aol.weighted_mean(loss, weight)
         total = aol.loss_total([torch.ones_like(loss), loss], divide_by="count")
-    assert [each.cpu().tolist() for each in (*parts, total)] == [1.5, [3.0, 1.0], 4.0]
+    assert (mean.item(), total.item()) == (1.5, 4.0)
 
 
 @pretended

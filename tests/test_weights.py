@@ -1,10 +1,9 @@
-"""Weights from counts against eighty-digit arithmetic; error rates against loops; temper, product and gather."""
+"""Weights from counts against eighty-digit arithmetic; error rates against loops; temper and product."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -107,16 +106,6 @@ def test_a_product_of_a_row_and_a_matrix_has_a_row_a_run():
     assert aol.combine(matrix, torch.tensor([1.0, 3.0]))[0].tolist() == pytest.approx([0.2, 1.8])
 
 
-def test_gather_takes_every_shape_of_runs():
-    weight = torch.tensor([[0.5, 1.5], [0.25, 1.75]])
-    assert aol.gather(weight[0], [1, 0]).tolist() == [1.5, 0.5]
-    assert aol.gather(weight[0], [[1, 0], [0, 0]]).tolist() == [[1.5, 0.5], [0.5, 0.5]]
-    assert aol.gather(weight, [1]).tolist() == [[1.5], [1.75]]
-    assert aol.gather(weight, np.array([[1], [0]])).tolist() == [[1.5], [0.25]]
-    assert aol.gather([0.5, 1.5], torch.tensor([1], dtype=torch.uint8)).tolist() == [1.5]
-    assert aol.gather(weight[0], []).shape == (0,)
-
-
 @given(
     st.integers(1, 4).flatmap(
         lambda c: st.tuples(
@@ -199,11 +188,6 @@ ONES = torch.ones(3)
         (lambda: aol.combine(), ValueError, "weight"),
         (lambda: aol.combine(ONES, torch.ones(2)), ValueError, "weight"),
         (lambda: aol.combine(ONES, [1.0, math.nan, 1.0]), ValueError, "weight"),
-        (lambda: aol.gather(ONES, [3]), IndexError, "index"),
-        (lambda: aol.gather(ONES, [-1]), IndexError, "index"),
-        (lambda: aol.gather(ONES, [0.5]), TypeError, "index"),
-        (lambda: aol.gather("abc", [0]), TypeError, "weight"),
-        (lambda: aol.gather(torch.ones(2, 3), [[0], [1], [2]]), ValueError, "runs"),
         (lambda: aol.set_weight(True), ValueError, "member"),
         (lambda: aol.set_weight([True, False], -1), ValueError, "factor"),
         (lambda: aol.old_set_weight(3.0), ValueError, "peak_age"),

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         class_balanced_weight,
         combine,
         frequency_weight,
-        gather,
         old_set_weight,
         set_weight,
         temper,
@@ -40,7 +39,7 @@ __all__ = [
     "AgeSampler", "AgeWeightedLoss", "Arrivals", "ClassAges", "ErrorRates", "Indexed", "KeepAll", "LimitedAccess",
     "LogitAdjustedLoss", "MarginLoss", "Margins", "Recorder", "Reservoir", "SampleAges", "ShiftingTail",
     "ShuffledSampler", "Watch", "WeightedSampler", "__version__", "age_step", "class_balanced_weight", "combine",
-    "draw", "ema_step", "fit_offsets", "focal_loss", "frequency_weight", "gather", "is_correct", "load_runs",
+    "draw", "ema_step", "fit_offsets", "focal_loss", "frequency_weight", "is_correct", "load_runs",
     "logit_offsets", "long_tail", "long_tail_counts", "loss_total", "old_set_weight", "posthoc_logits", "set_weight",
     "sigmoid_bias", "sigmoid_loss", "softmax_loss", "temper", "weighted_mean",
 ]
@@ -65,7 +64,7 @@ __getattr__, __dir__ = lazy(
         "aol.sampling": ("AgeSampler", "ShuffledSampler", "WeightedSampler", "draw"),
         "aol.streams": ("Arrivals", "LimitedAccess", "ShiftingTail"),
         "aol.weights": (
-            "ErrorRates", "class_balanced_weight", "combine", "frequency_weight", "gather", "old_set_weight",
+            "ErrorRates", "class_balanced_weight", "combine", "frequency_weight", "old_set_weight",
             "set_weight", "temper",
         ),
     },

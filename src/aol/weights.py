@@ -188,25 +188,3 @@ def temper(weight: _check.Numbers, power: _check.Rate) -> Tensor:
     """
     base = _to_one(_check.finite("weight", weight))
     return mean_one(base ** per_run("power", power, base, 0.0, torch.inf))
-
-
-def gather(weight: _check.Numbers, index: _check.Integers) -> Tensor:
-    """Return the weight of each index or label.
-
-    `weight` is `[K]` or `[R, K]`, `index` is `[B]` or `[R, B]`; the result is `[B]`, or `[R, B]` if either has runs.
-
-    >>> gather(torch.tensor([[0.5, 1.5], [1.0, 1.0]]), [1, 1, 0])
-    tensor([[1.5000, 1.5000, 0.5000],
-            [1.0000, 1.0000, 1.0000]])
-    """
-    weight, where = _check.real("weight", weight), _check.integers("index", index)
-    if weight.dim() not in (1, 2) or where.dim() not in (1, 2):
-        raise ValueError(f"weight must be [K] or [R, K], index [B] or [R, B], not {weight.shape} and {where.shape}.")
-    if _check.readable(where):
-        _check.within("index", where, weight.shape[-1], "places of weight")
-    where = _check.moved(where, weight.device)
-    if weight.dim() == 1:
-        return weight[where]
-    if where.dim() == 2 and where.shape[0] != weight.shape[0]:
-        raise ValueError(f"weight and index must have equally many runs, not {weight.shape[0]} and {where.shape[0]}.")
-    return weight.gather(1, where.expand(weight.shape[0], -1))

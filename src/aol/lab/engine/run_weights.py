@@ -12,7 +12,7 @@ from aol import _distributed
 from aol.ages import class_mean
 from aol.lab.methods import WEIGHTINGS, Inputs
 from aol.lab.settings import Settings
-from aol.weights import combine, gather, temper
+from aol.weights import combine, temper
 
 
 class RunWeights:
@@ -45,7 +45,7 @@ class RunWeights:
 
     def by_sample(self, class_weight: Tensor, inputs: Inputs, label: Tensor, *, epoch: int) -> Tensor:
         """Return sample weights `float32 [R, n]`: those of the class, or for runs at sample level the sample's own."""
-        weights = gather(class_weight, label)
+        weights = class_weight.gather(1, label.expand(len(class_weight), -1))
         if not self._any_by_sample:
             return weights
         own = torch.ones_like(weights)
