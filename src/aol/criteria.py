@@ -295,6 +295,13 @@ class MarginLoss(_Adjusted):
         every: training calls between two moves; a training should have 100 moves or more.
         tau: strength: the offsets are τ times those that make classes even.
         **cross_entropy: `ignore_index`, `label_smoothing`, `reduction`, as of `torch.nn.CrossEntropyLoss`.
+
+    >>> criterion = MarginLoss(2, every=1)
+    >>> logits, label = torch.tensor([[2.0, 0.0]] * 8 + [[1.0, 0.0]] * 2), torch.tensor([0] * 8 + [1] * 2)
+    >>> for _ in range(5):  # class 1 is missed, and class 0 is claimed
+    ...     loss = criterion(logits.requires_grad_(), label)
+    >>> criterion.offsets
+    tensor([ 0.6131, -0.6131])
     """
 
     state: Tensor

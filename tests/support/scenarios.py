@@ -125,15 +125,6 @@ def margins(
     return found
 
 
-def far_index(rank: int, world: int) -> list[int]:
-    """Indices beyond what float32 can tell apart: 2^24 and the odd ones after it."""
-    size = 2**24 + 8
-    ages = aol.SampleAges(torch.zeros(size, dtype=torch.uint8), rho=1.0)
-    ages.observe(torch.tensor([2**24 + 1 + 2 * rank]), torch.tensor([False]))
-    ages.advance()
-    return (ages.age == 2).nonzero().flatten().tolist()
-
-
 def apart(rank: int, world: int) -> list:
     """Without sync each process keeps to itself; with a group, to the group."""
     group = dist.new_group([0, 1])
@@ -163,49 +154,28 @@ def errors(rank: int, world: int, *, case: str) -> list[str]:
 
 
 def _at_odds(case: str, rank: int):
-    if case == "samples":
-        return aol.SampleAges([0] * (3 + rank))
     if case == "labels":
         return aol.SampleAges([0, 1, rank % 2])
-    if case == "rho":
-        return aol.SampleAges([0, 1], rho=0.5 if rank else 0.25)
+    if case == "classes":
+        return aol.ClassAges(3 + rank)
+    if case == "runs":
+        return aol.ErrorRates(3, rho=[0.5] * (1 + rank))
+    if case == "margins":
+        return aol.Margins(3, signal="error", width=0.5 + rank)
     if case == "epoch":
         ages = aol.SampleAges([0, 1])
         for _ in range(rank):
             ages.advance(sync=False)
         return ages
-    if case == "classes":
-        return aol.ClassAges(3 + rank)
-    if case == "runs":
-        return aol.ErrorRates(3, rho=[0.5] * (1 + rank))
-    if case == "class epoch":
-        ages = aol.ClassAges(3)
-        for _ in range(rank):
-            ages.advance(sync=False)
-        return ages
-    if case == "margins":
-        return aol.Margins(3, signal="error", width=0.5 + rank)
-    if case == "margin epoch":
-        margins = aol.Margins(3, labels=[0, 1])
-        for _ in range(rank):
-            margins.advance(sync=False)
-        return margins
     if case == "stray label and answer":
-        margins = aol.Margins(3, labels=[0, 1, 2])
-        _unread(margins.observe, [0, 5 if rank == 1 else 1], [1, 1])
-        return margins
-    if case == "stray label":
-        ages = aol.ClassAges(3)
-        _unread(ages.observe, [0, 5 if rank == 1 else 1], [False, False])
-        return ages
+        state = aol.Margins(3, labels=[0, 1, 2])
+    else:
+        state = aol.ClassAges(3) if case in ("stray label", "counted class") else aol.SampleAges([0, 1, 2])
     if case.endswith("class"):
-        ages = aol.SampleAges([0, 1, 2]) if case == "class" else aol.ClassAges(3)
-        _unread(ages.observe, [0, 1], [0, 2 if rank == 1 else 1])
-        return ages
-    assert case == "stray index"
-    ages = aol.SampleAges([0, 1, 2])
-    _unread(ages.observe, [0, 5 if rank == 1 else 1], [False, False])
-    return ages
+        _unread(state.observe, [0, 1], [0, 2 if rank == 1 else 1])
+    else:
+        _unread(state.observe, [0, 5 if rank == 1 else 1], [1, 1])
+    return state
 
 
 def _unread(observe: Callable[..., None], *given: list) -> None:
