@@ -91,7 +91,11 @@ def test_relative_data_is_found_from_another_folder(
 def test_what_cannot_be_continued_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "request.json").write_text("{")
-    for folder, says in ((tmp_path / "nowhere", "no folder"), (tmp_path, "aol train"), (tmp_path / "damaged", "JSON")):
+    for folder, says in (
+        (tmp_path / "nowhere", "no folder"),
+        (tmp_path, "aol train"),
+        (tmp_path / "damaged", "which runs"),
+    ):
         assert main(["resume", str(folder)]) == 2
         said = capsys.readouterr()
         assert (said.out, said.err.count("\n")) == ("", 1)

@@ -162,15 +162,6 @@ def test_without_out_every_command_gets_a_new_folder_and_latest_points_to_it(
     assert len(list((folder / "runs").iterdir())) == 3
 
 
-def test_where_links_cannot_be_made_there_is_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*given: object, **named: object) -> None:
-        raise OSError("not supported")
-
-    monkeypatch.setattr(Path, "symlink_to", refused)
-    assert main(["train", *FEW]) == 0
-    assert [path.name.startswith("20") for path in Path("runs").iterdir()] == [True]
-
-
 def test_a_folder_called_latest_is_left_alone(folder: Path) -> None:
     (folder / "runs" / "latest").mkdir(parents=True)
     assert main(["train", *FEW]) == 0
@@ -310,17 +301,6 @@ def on_a_terminal(words: list[str], when: Path | None = None, keys: bytes = b"")
     os.close(master)
     os.close(slave)
     return status, drawn.decode(), restored
-
-
-def test_the_live_display_draws_and_gives_the_terminal_back(tmp_path: Path) -> None:
-    words = ["train", "--epochs", "3", "--weighting", "none,aol", "--out", str(tmp_path)]
-    status, drawn, restored = on_a_terminal(words)
-    assert status == 0, drawn
-    assert "\r\x1b[K" in drawn  # a line is written anew
-    assert restored
-    for text in ("2/2 runs", "aol ρ=0.5 class", "aol report"):
-        assert text in drawn
-    assert "Traceback" not in drawn
 
 
 def test_control_c_is_one_line_and_can_be_resumed_from(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from aol.cli import main
+from aol.lab.settings import word as word_of
 from aol.lab.study import Study, builtin_names, load
 from aol.records.store import Store
 
@@ -84,14 +85,6 @@ def test_the_offline_studies_have_the_cells_and_methods_of_the_papers_table(name
     assert len(study.all_runs()) == 32 * (1 + 20 + 4 + 20 + 3 + 2 + bool(uniform))
 
 
-def test_plain_training_is_shared_by_both_offline_studies() -> None:
-    reweight, resample = load("offline-reweighting"), load("offline-resampling")
-    shared = set(reweight.all_runs()) & set(resample.all_runs())
-    assert len(shared) == 32 * 21
-    assert {run.weighting for run in shared} == {"none"}
-    assert {run.mechanism for run in set(resample.all_runs()) - shared} == {"resample"}
-
-
 @pytest.mark.parametrize(
     ("name", "stream", "period", "kinds"),
     [
@@ -153,15 +146,6 @@ def test_the_correlation_study_follows_the_protocol() -> None:
         assert (run.net, run.epochs, run.schedule, run.warmup) == ("resnet34-cifar", 100, "cosine", 0)
         assert (run.weight_decay, run.normalisation, run.weighting) == (5e-4, "standardised", "none")
         assert (run.batch_size, run.lr, run.momentum, run.validation) == (128, 0.1, 0.9, 0.0)
-
-
-def test_the_heatmap_study_logs_ages_and_does_not_use_them() -> None:
-    study = load("heatmaps")
-    assert study.keep == ("age",)
-    assert {(run.data, run.imbalance, run.weighting) for run in study.all_runs()} == {
-        ("cifar10", 200.0, "none"),
-        ("cifar100", 200.0, "none"),
-    }
 
 
 @pytest.mark.parametrize("name", [name for name in OF_PAPER if name not in ("correlations", "large-scale")])
@@ -277,12 +261,18 @@ def test_small_variants_are_of_digits_and_have_the_methods_of_the_large() -> Non
 @pytest.mark.usefixtures("_warm")
 def test_every_small_study_runs_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in NAMES:
-        cells = load(f"{name}-smoke").cells
-        quick = ["--set", "batch_size=256", *(["--set", "epochs=2"] if "epochs" not in cells else [])]
-        part = ["--only", "loss=sigmoid"] if "loss" in cells else []
+        small = load(f"{name}-smoke")
+        quick = [
+            "--seeds",
+            "42",
+            "--set",
+            "batch_size=512",
+            *(["--set", "epochs=1"] if "epochs" not in small.cells else []),
+        ]
+        part = [word for axis in small.cells for word in ("--only", f"{axis}={word_of(small.cells[axis][-1])}")]
         assert main(["study", "run", f"{name}-smoke", *part, *quick, "--out", str(tmp_path), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
-        assert found["complete"] == found["runs"] > 1
+        assert found["complete"] == found["runs"] > 0
         assert (found["missing"], found["in_progress"], found["damaged"], found["failed"]) == (0, 0, [], {})
     for run in Store(tmp_path):
         assert not np.isnan(run.curves["test_accuracy"][-1])

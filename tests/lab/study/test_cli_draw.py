@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from aol.cli import main
 from aol.lab.settings import Settings
@@ -71,14 +70,6 @@ def test_the_ending_says_the_format_and_the_same_records_give_the_same_bytes(
     assert found.err.splitlines()[-1] == f"Written: {tmp_path / f'two.{ending}'}"
 
 
-def test_two_panels_are_as_wide_as_a_page_and_one_as_a_column(tmp_path: Path) -> None:
-    study = _study(tmp_path)
-    _stored(tmp_path, study)
-    assert _draw(tmp_path, study) == 0
-    assert _draw(tmp_path, study, "--only", "imbalance=5", write="one.png") == 0
-    assert [Image.open(tmp_path / f"{name}.png").size[0] for name in ("ages", "one")] == [2760, 1320]
-
-
 @pytest.mark.parametrize(
     ("keep", "more", "panels"), [('keep = ["age"]', [], 2), ("", [], 0), ("", ["--of", "ages"], 2)]
 )
@@ -97,13 +88,6 @@ def _refused(capsys: pytest.CaptureFixture[str], folder: Path, write: str = "age
     return found.err.removeprefix("aol: ").strip()
 
 
-def test_runs_without_ages_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    study = _study(tmp_path)
-    _stored(tmp_path, study, [record(run, 0.5) for run in load(study).all_runs()])
-    assert _draw(tmp_path, study, "--of", "ages") == 2
-    assert _refused(capsys, tmp_path) == "No complete run of aged has the ages of its classes over time."
-
-
 def test_without_records_it_is_said_what_makes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study, out = _study(tmp_path), tmp_path / "results"
     assert _draw(tmp_path, study) == 2
@@ -117,12 +101,9 @@ def test_without_records_it_is_said_what_makes_them(tmp_path: Path, capsys: pyte
     ("write", "said"),
     [
         ("ages.jpg", "--write must end in .png, .pdf, .svg, not "),
-        ("ages", "--write must end in .png, .pdf, .svg, not "),
         ("no/such/ages.png", "--write: there is no folder "),
         ("folder.png", "--write: "),
-        ("/dev/full.png/x.png", "--write: there is no folder /dev/full.png"),
         ("/proc/ages.png", "[Errno 2] No such file or directory: '/proc/ages.png'"),
-        ("n" * 300 + ".png", ""),
     ],
 )
 def test_a_file_that_cannot_be_is_one_line(
@@ -151,11 +132,3 @@ def test_without_matplotlib_it_is_said_how_to_install_it(
     assert "drawing figures needs matplotlib, which is not installed: pip install '.[report]'" in _refused(
         capsys, tmp_path
     )
-
-
-def test_a_study_that_was_really_run_is_drawn(tmp_path: Path) -> None:
-    out, part = str(tmp_path / "results"), ["--only", "imbalance=50", "--set", "epochs=2"]
-    assert main(["study", "run", "correlations-smoke", *part, "--out", out, "--device", "cpu", "--json"]) == 0
-    for of in ("ages", "gains"):
-        assert _draw(tmp_path, "correlations-smoke", *part, "--of", of, write=f"{of}.png") == 0
-        assert (tmp_path / f"{of}.png").is_file()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -120,27 +117,6 @@ def test_wrong_words_are_one_line(
     assert not list(tmp_path.glob("out/runs/*"))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o500)
-    status, _, err = said(capsys, "run", written(tmp_path), "--out", closed / "out")
-    assert (status, "permission denied" in err) == (2, True)
-
-
-def test_a_full_disk_is_said_in_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Store, "write", full)
-    words = ["--only", "imbalance=5", "--only", "method=none", "--set", "epochs=1"]
-    status, _, err = said(capsys, "run", written(tmp_path), "--out", tmp_path, *words)
-    assert status == 1
-    assert "disk is full" in err.splitlines()[-1]
-
-
 @pytest.mark.parametrize("content", ['{"seconds":NaN}', "[" * 100_000])
 def test_a_damaged_record_stops_no_command_and_is_named_and_done_again(
     content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -158,19 +134,6 @@ def test_a_damaged_record_stops_no_command_and_is_named_and_done_again(
     assert status == 0
     assert f"{name}/run.json is damaged and its run is trained again: it " in err
     assert Store(out).read(name) is not None
-
-
-def test_a_read_only_file_system_is_said_in_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def read_only(**_: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    (tmp_path / "out" / "runs").mkdir(parents=True)  # which exists, so that making it is no error
-    monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
-    status, out, err = said(capsys, "run", written(tmp_path), "--out", tmp_path / "out")
-    assert (status, out) == (2, "")
-    assert err == f"aol: --out {tmp_path / 'out'} cannot be written to: read-only file system.\n"
 
 
 def test_a_folder_with_other_classes_than_the_set_it_is_given_for_is_refused_before_it_is_trained(

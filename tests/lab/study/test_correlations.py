@@ -142,11 +142,3 @@ def test_cells_that_differ_in_the_signal_of_their_runs_are_told_apart_in_csv() -
     assert {(row["setting_signal"], row["signal"]) for row in rows} == {
         (setting, signal) for setting in ("eval", "train") for signal in SIGNALS
     }
-
-
-def test_without_the_papers_figures_nothing_is_judged() -> None:
-    study = replace(load("correlations"), paper=None)
-    table = results(study, {run: _record(3, settings=run) for run in study.all_runs()})
-    assert json.loads(render(table, "json"))["verdicts"] == [{"method": "none", "verdict": NOT_JUDGED}]
-    (frame,) = tables(table).values()
-    assert "paper" not in frame.columns

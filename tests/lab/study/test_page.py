@@ -22,12 +22,6 @@ def page(folder: Path, studies: list[Study] | None = None) -> str:
     return results_page(folder, studies and {study.name: study for study in studies}).text
 
 
-def test_written_twice_the_page_is_the_same(tmp_path: Path) -> None:
-    plan = study(imbalances=(100, 50))
-    fill(tmp_path, plan, {"aol": 0.02})
-    assert page(tmp_path, [plan]) == page(tmp_path, [plan])
-
-
 def rows_of(text: str, start: str) -> list[list[str]]:
     return [row.strip("|").split("|") for row in text.splitlines() if row.startswith(f"| {start}")]
 
@@ -130,12 +124,6 @@ def test_a_study_whose_runs_are_all_in_another_has_no_section_of_its_own(tmp_pat
     text = page(tmp_path, [small, large])
     assert 'id="made-up"' in text
     assert "smaller" not in text
-
-
-def test_a_study_without_a_whole_seed_is_not_shown(tmp_path: Path) -> None:
-    plan = study()
-    fill(tmp_path, plan.only(method=["none"]), {})
-    assert "There are no complete runs" in page(tmp_path, [plan])
 
 
 def test_ages_that_are_kept_come_with_the_command_that_draws_them(tmp_path: Path) -> None:

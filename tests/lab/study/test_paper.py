@@ -66,10 +66,6 @@ def test_figures_over_seeds_are_their_mean_and_gains_are_paired() -> None:
     assert published_gain("online_period10_seeds", aol, none) == pytest.approx(0.0310, abs=5e-5)
 
 
-def test_the_papers_setting_is_told() -> None:
-    assert getattr(published("online_cifar10", _stream(rows("online_cifar10")[1])), "setting", None) == "ρ=0.2"
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -96,11 +92,6 @@ def test_correlations_are_compared_only_with_those_of_the_same_data() -> None:
     assert published_correlations(table, replace(run, imbalance=50)) == {}
     for other in (None, "offline", "arrival"):  # of which only the baseline may be shown
         assert published_correlations(other, run) == {}
-
-
-def test_a_table_that_the_paper_has_not_is_refused() -> None:
-    with pytest.raises(ValueError, match="paper must be one of"):
-        replace(load("period-10"), paper="tables")
 
 
 @pytest.mark.parametrize("name", builtin_names())

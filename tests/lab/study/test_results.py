@@ -15,7 +15,7 @@ from pandas.testing import assert_frame_equal
 from scipy import stats
 
 from aol.lab.settings import Settings
-from aol.lab.study.results import StudyResults, finished_runs, setting_text, study_results
+from aol.lab.study.results import StudyResults, finished_runs, study_results
 from aol.lab.study.spec import Study, load
 from aol.lab.study.stats import best_of_k
 from aol.records.record import Run
@@ -81,15 +81,6 @@ def test_each_seed_is_judged_by_the_setting_that_the_others_choose() -> None:
     assert line.gain is not None
     assert line.gain.mean == pytest.approx(statistics.fmean(gains))
     assert (line.settings, line.planned, line.seeds) == (3, 4, (1, 2, 3, 4))
-
-
-def test_test_accuracy_has_no_say_in_the_choice() -> None:
-    plan = study()
-    before = _line(_lines(plan, records(plan.all_runs(), _draw)), "aol")
-    other = records(plan.all_runs(), lambda run: (0.5 + 0.1 * luck(run, salt=9), _draw(run)[1]))
-    after = _line(_lines(plan, other), "aol")
-    assert (after.choices, after.setting) == (before.choices, before.setting)
-    assert after.values != before.values
 
 
 def _without(known: dict[Settings, Run], **wanted: object) -> dict[Settings, Run]:
@@ -198,12 +189,6 @@ def test_the_paper_stands_beside_its_cell() -> None:
     assert by_cell[17, "aol"].paper is None
 
 
-def test_settings_are_shown_in_a_few_signs() -> None:
-    assert setting_text({}) == ""
-    assert setting_text({"beta": 0.9999}) == "β=0.9999"
-    assert setting_text({"power": 1.0, "temper": 0.5}) == "p=1 temper 0.5"
-
-
 # A study as a whole
 
 
@@ -217,17 +202,6 @@ def test_p_values_are_corrected_over_all_lines_that_have_a_test() -> None:
     gains = table.gains["gain"].dropna()
     assert table.gains["p"].dropna().tolist() == pytest.approx(holm([gain.p for gain in gains]))
     assert len(gains) == 4  # two cells, two methods besides the baseline
-
-
-def test_a_single_seed_makes_no_test() -> None:
-    plan = study(seeds=(1,))
-    assert results(plan, _known(plan)).gains["p"].isna().all()
-
-
-def test_a_study_without_cells_has_one() -> None:
-    plan = replace(study(), cells={})
-    table = results(plan, _known(plan))
-    assert len(table.gains) == 3
 
 
 @pytest.mark.parametrize(
@@ -299,12 +273,6 @@ def test_the_same_runs_give_the_same_results_in_any_order() -> None:
     assert_frame_equal(results(plan, known).gains, results(plan, turned).gains)
 
 
-def test_a_curve_shorter_than_the_run_is_no_crash() -> None:
-    plan = study()
-    known = {run: replace(record(run, 0.5, 0.5), curves={}) for run in plan.all_runs()}
-    assert all(line.gain is None for line in lines(results(plan, known)))
-
-
 def test_the_paper_is_known_by_its_weights_and_not_by_a_name() -> None:
     plain, age, rival = study().methods
     plan = replace(study(), methods=(plain, replace(age, name="mine"), replace(rival, name="aol-like")))
@@ -312,10 +280,6 @@ def test_the_paper_is_known_by_its_weights_and_not_by_a_name() -> None:
     table = results(plan, _known(plan))
     assert [each.method for each in table.verdicts] == ["mine"]
     assert [(each.method, each.over) for each in table.rivals] == [("mine", "aol-like")]
-
-
-def test_age_with_one_setting_costs_no_further_runs_of_the_baseline() -> None:
-    assert study(rhos=(0.5,)).extra_seeds == ()
 
 
 def test_the_paper_beside_cells_without_three_seeds_is_that_of_the_cells_with_runs() -> None:
@@ -406,16 +370,3 @@ def test_a_choice_of_settings_widens_it() -> None:
 def test_seeds_that_a_method_lacks_take_no_part() -> None:
     found = varied_results(study(seeds=(1, 2, 3, 4, 5), rhos=(0.5,)), without=1).pooled
     assert {gain.seeds for gain in found.values()} == {4}
-
-
-def test_with_two_seeds_or_one_method_nothing_is_said() -> None:
-    assert varied_results(study(seeds=(1, 2))).pooled == {}
-    assert varied_results(study().only(method=["aol"])).pooled == {}
-    assert varied_results(study(), without=1).pooled == {}
-    assert results(study(), {}).pooled == {}
-
-
-def test_values_that_do_not_vary_make_no_interval() -> None:
-    plan = study()
-    table = results(plan, records(plan.all_runs(), lambda run: (0.7 + GAINS[run.weighting], 0.7)))
-    assert table.pooled == {}

@@ -23,7 +23,7 @@ from aol.lab.train import group_training
 from aol.records.store import Store
 from tests.support.running import forked, killed_after, status_of
 from tests.support.tiny_sets import image_folder
-from tests.support.tiny_studies import RUNS, SHORT, told, unlike, work_left, written
+from tests.support.tiny_studies import RUNS, SHORT, unlike, work_left, written
 
 pytestmark = pytest.mark.usefixtures("_warm")
 
@@ -94,89 +94,6 @@ def test_a_study_killed_at_random_moments_ends_as_if_it_had_not_been(
     assert work_left(tmp_path) == []
 
 
-def test_a_group_that_was_killed_continues_from_its_checkpoint(tmp_path: Path) -> None:
-    study, log = written(tmp_path), tmp_path / "log"
-    begun(study, tmp_path)
-    assert status_of(forked(words(study, tmp_path), log=log)) == 0
-    assert "Continuing 3 runs after epoch" in log.read_text()
-
-
-def test_a_second_process_is_refused_while_one_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    study = written(tmp_path)
-    with Store(tmp_path).lock():
-        assert main(words(study, tmp_path)) != 0
-    assert "in use by another aol process" in capsys.readouterr().err
-    assert Store(tmp_path).ids() == []
-
-
-def test_a_damaged_record_is_reported_and_its_run_done_again(
-    straight: tuple[Path, float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "damaged"
-    shutil.copytree(straight[0], out)
-    study, victims = written(out), sorted((out / "runs").glob("*/run.json"))[:2]
-    victims[0].write_bytes(victims[0].read_bytes()[:300])
-    victims[1].write_bytes(victims[1].read_bytes().replace(b'"trained_together":', b'"trained_together":1'))
-    assert main(["study", "status", study, "--out", str(out), "--json"]) == 0
-    found = said(capsys)
-    assert (found["complete"], found["missing"]) == (RUNS - 2, 2)
-    whys = {own["run"]: own["why"] for own in found["damaged"]}  # type: ignore[attr-defined]
-    assert whys == {
-        victims[0].parent.name: "it is incomplete or not JSON",
-        victims[1].parent.name: "its checksum does not match its content",
-    }
-    assert main(words(study, out)) == 0
-    heard = capsys.readouterr()
-    assert f"{victims[0]} is damaged and its run is trained again: it is incomplete or not JSON." in heard.err
-    assert told(out).keys() == told(straight[0]).keys()
-
-
-def test_a_study_with_a_time_limit_stops_cleanly_and_goes_on(
-    straight: tuple[Path, float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wanted, seconds = straight
-    study = written(tmp_path)
-    stops = 0
-    for _ in range(100):
-        limit = ["--minutes", str(seconds / 5 / 60), "--checkpoint-seconds", "1000", "--json"]
-        assert main(words(study, tmp_path, *limit)) == 0
-        found = said(capsys)
-        if found["complete"] < RUNS:
-            assert found["stopped"]
-            stops += 1
-        elif stops > 1:
-            break
-        else:  # it was quicker than the first time: again from the start, with less patience
-            shutil.rmtree(tmp_path)
-            stops, seconds, study = 0, seconds / 2, written(tmp_path)
-    assert stops > 1
-    assert unlike(tmp_path, wanted) == []
-
-
-def test_a_study_that_is_asked_to_end_keeps_what_it_has(tmp_path: Path) -> None:
-    study = written(tmp_path)
-    child = forked(words(study, tmp_path, "--checkpoint-seconds", "1000"))
-    while not list(tmp_path.glob("work/*/group.json")):
-        time.sleep(0.002)
-    os.kill(child, signal.SIGTERM)
-    assert status_of(child) == 143
-    assert len(list(tmp_path.glob("work/*/checkpoint.pt"))) == 1
-    log = tmp_path / "log"
-    assert status_of(forked(words(study, tmp_path), log=log)) == 0
-    assert "Continuing 3 runs after epoch" in log.read_text()
-
-
-def test_a_checkpoint_that_cannot_be_used_costs_its_epochs_and_nothing_else(
-    straight: tuple[Path, float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    study = written(tmp_path)
-    checkpoint = begun(study, tmp_path)
-    checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
-    assert main(words(study, tmp_path)) == 0
-    assert "runs start again from the first epoch" in capsys.readouterr().err
-    assert unlike(tmp_path, straight[0]) == []
-
-
 def _memory_for(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let loops of more runs than that ask for more memory than there is."""
     real = group_training.make_loop
@@ -187,29 +104,6 @@ def _memory_for(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
         return real(stack, *given, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(group_training, "make_loop", make_loop)
-
-
-def test_a_group_too_large_for_memory_is_halved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _memory_for(2, monkeypatch)
-    assert main(words(written(tmp_path), tmp_path, "--together", "7")) == 0
-    heard = capsys.readouterr().err
-    assert "7 runs together do not fit into memory: trying 4 together." in heard
-    assert "4 runs together do not fit into memory: trying 2 together." in heard
-    assert max(record.trained_together for record in Store(tmp_path)) == 2
-    assert len(told(tmp_path)) == RUNS
-
-
-def test_a_run_too_large_for_memory_is_said_and_the_others_are_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _memory_for(0, monkeypatch)
-    part = ["--only", "imbalance=20", "--only", "method=none"]
-    assert main(words(written(tmp_path), tmp_path, *part, "--json")) == 1
-    found = said(capsys)
-    assert (found["complete"], found["missing"], len(found["untrained"])) == (0, 3, 3)  # type: ignore[arg-type]
-    assert work_left(tmp_path) == []
 
 
 def test_a_group_begun_on_a_larger_device_is_left_to_one(
