@@ -46,31 +46,25 @@ def advise(data: RunData, methods: Methods | None = None) -> list[Advice]:
 
     `methods` are those of the report, so that the advice names what helped here.
     """
+    run, unit = data.run, time_unit(data.run)
     unlearnt, old = [*_unlearnt(data)], [*_old_classes(data, methods or Methods())]
-    advice = [*_progress(data, unlearnt)]
+    advice = [*unlearnt]
+    if run.failed_at_epoch is not None:
+        text = f"The loss was not finite in {unit} {run.failed_at_epoch}: lower --lr, or train in fp32."
+        advice.insert(0, Advice("failed", text, see="curves"))
+    elif not run.finished:
+        done = f"{int(run.epochs[-1])}{f' of {run.planned}' if run.planned else ''} {unit}s"
+        advice.append(Advice("running", f"{done} are done; the points below may change.", see="curves"))
     if unlearnt:  # ages and labels say little of a model that has learnt little
         return advice + [one for one in old if one.kind == "rare"]
-    advice += [*_course(data), *_labels(data), *_hidden(data), *old, *_memorised(data), *_weights(data)]
-    if advice:
-        return advice
-    if data.age is not None:
+    advice += [*_course(data), *_samples(data), *old, *_memorised(data), *_weights(data)]
+    if not advice and data.age is not None:
         return [Advice("fine", f"Nothing stands out: no class has a mean age of {_old(data):g} or more.")]
     text = "No ages were recorded, so old classes are unknown: --signal train records ages at no cost."
-    return [Advice("ageless", text, see="curves")]
+    return advice or [Advice("ageless", text, see="curves")]
 
 
 # The course of the training
-
-
-def _progress(data: RunData, unlearnt: list[Advice]) -> Iterator[Advice]:
-    run, unit = data.run, time_unit(data.run)
-    if run.failed_at_epoch is not None:
-        text = f"The loss was not finite in {unit} {run.failed_at_epoch}: lower --lr, or train in fp32."
-        yield Advice("failed", text, see="curves")
-    yield from unlearnt
-    if run.failed_at_epoch is None and not run.finished:
-        done = f"{int(run.epochs[-1])}{f' of {run.planned}' if run.planned else ''} {unit}s"
-        yield Advice("running", f"{done} are done; the points below may change.", see="curves")
 
 
 def _unlearnt(data: RunData) -> Iterator[Advice]:
@@ -124,18 +118,6 @@ def _course(data: RunData) -> Iterator[Advice]:
 # Samples
 
 
-def _labels(data: RunData) -> Iterator[Advice]:
-    likely = np.zeros(1, bool) if data.samples is None else data.samples.likely_mislabelled
-    if likely.any():
-        count = int(likely.sum())
-        these = f"{count:,} samples ({likely.mean():.2%}) were" if count > 1 else "One sample was"
-        text = (
-            f"{these} wrong most of the time while the model, which knows both classes, was sure of the other. Mark "
-            "them, correct the labels that are wrong, and train again. Weights by sample would emphasise wrong labels."
-        )
-        yield Advice("labels", text, see="errors")
-
-
 def hidden_groups(label: Ints, prediction: Shorts, age: Shorts) -> list[tuple[int, int, int, float]]:
     """Return groups of at least 5 samples, of age above 5, of classes right on 80 % or more; the largest first.
 
@@ -157,9 +139,20 @@ def hidden_groups(label: Ints, prediction: Shorts, age: Shorts) -> list[tuple[in
     return [(*pair, size, float(learnt[pair[0]])) for pair, size in wanted]
 
 
-def _hidden(data: RunData) -> Iterator[Advice]:
+def _samples(data: RunData) -> Iterator[Advice]:
+    """Point to likely label errors, and to hidden groups."""
     samples, names = data.samples, data.run.classes
-    groups = [] if samples is None else hidden_groups(samples.label, samples.prediction, samples.age)
+    if samples is None:
+        return
+    likely = samples.likely_mislabelled
+    if count := int(likely.sum()):
+        these = f"{count:,} samples ({likely.mean():.2%}) were" if count > 1 else "One sample was"
+        text = (
+            f"{these} wrong most of the time while the model, which knows both classes, was sure of the other. Mark "
+            "them, correct the labels that are wrong, and train again. Weights by sample would emphasise wrong labels."
+        )
+        yield Advice("labels", text, see="errors")
+    groups = hidden_groups(samples.label, samples.prediction, samples.age)
     if not groups:
         return
     first = "; ".join(
