@@ -82,8 +82,11 @@ class KeepAll(Memory):
 
     def add(self, indices: _check.Integers) -> None:
         """Add these indices."""
-        new = torch.bincount(_vector(indices), minlength=self._items.numel())
-        self._items = F.pad(self._items, (0, new.numel() - self._items.numel())) + new
+        new = _vector(indices)
+        missing = int(new.max()) + 1 - self._items.numel() if new.numel() else 0
+        if missing > 0:
+            self._items = F.pad(self._items, (0, missing))
+        self._items.index_add_(0, new, torch.ones_like(new))
 
 
 class KeepLast(Memory):
