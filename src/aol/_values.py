@@ -7,6 +7,7 @@ import numbers
 import re
 import reprlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 PROFILES = ("exp", "step")  # of long tails
 NUISANCES = ("none", "tint", "patch")
@@ -25,26 +26,28 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def number(name: str, value: object, low: float, high: float, *, open_below: bool = False) -> float:
+def number(name: str, value: Any, low: float, high: float, *, open_below: bool = False) -> float:
     """Return one number between two bounds as a float."""
     wanted = f"{name} must be a number in {'(' if open_below else '['}{low:g}, {high:g}], not {shown(value)}."
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(wanted)
-    if not low <= value <= high or (open_below and value == low):
+    one: Any = value
+    if not low <= one <= high or (open_below and one == low):
         raise ValueError(wanted)
-    return float(value)
+    return float(one)
 
 
-def whole(name: str, value: object, low: int, high: int | None = None) -> int:
+def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
     """Return one whole number of at least `low`, and at most `high` if that is given, as an int."""
     allowed = f"of {low} or more" if high is None else f"from {low} to {high}"
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be a whole number {allowed}, not {shown(value)}.")
-    if high is None and value >= 2**63:
+    one = int(value)
+    if high is None and one >= 2**63:
         raise ValueError(f"{name} must be below 2 ** 63, not {shown(value)}.")
-    if value < low or (high is not None and value > high):
+    if one < low or (high is not None and one > high):
         raise ValueError(f"{name} must be a whole number {allowed}, not {shown(value)}.")
-    return int(value)
+    return one
 
 
 def choice(name: str, value: object, allowed: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -316,18 +316,21 @@ class SampleAges(State):
 
     def _frame(self, where: Tensor) -> pd.DataFrame:
         """Return rows for the samples `where [R, B]`."""
-        pandas = need("pandas", "a DataFrame")
+        pandas: Any = need("pandas", "a DataFrame")
         columns = {
             "label": self.labels[where],
             "age": self._age.gather(1, where),
             "smoothed_age": self._ema.gather(1, where),
             "weight": self.weights.reshape(len(where), -1).gather(1, where),
         }
-        rows = pandas.Index(where.flatten().tolist(), name="sample")
+        rows: Any = pandas.Index(where.flatten().tolist(), name="sample")
         if not self._single:
             runs = torch.arange(len(where)).repeat_interleave(where.shape[1]).tolist()
             rows = pandas.MultiIndex.from_arrays([runs, rows], names=["run", "sample"])
-        return pandas.DataFrame({name: value.flatten().cpu().numpy() for name, value in columns.items()}, index=rows)
+        frame: pd.DataFrame = pandas.DataFrame(
+            {name: value.flatten().cpu().numpy() for name, value in columns.items()}, index=rows
+        )
+        return frame
 
     def observe(self, index: _check.Integers, correct: _check.Truths, label: _check.Integers | None = None) -> None:
         """Record which of these samples were predicted right; for a repeated index the last value counts.

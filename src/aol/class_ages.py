@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -52,7 +52,7 @@ class ClassCounts(State):
         allowed = f"label must lie in 0 to {self.num_classes - 1} (classes, by num_classes), correct be true or false"
         together = self._begin(group, sync, f"{allowed} (not predicted classes), and times 0 or more")
         counts = torch.stack((self._right, self._count))
-        right, count = _distributed.total(counts, group) if together else counts
+        right, count = (_distributed.total(counts, group) if together else counts).unbind()
         return right.to(torch.float64) / count
 
     def _end(self) -> None:
@@ -131,7 +131,9 @@ class ClassAges(ClassCounts):
     ) -> None:
         super().__init__(num_classes, rho=rho, device=device)
         runs, shape = len(self._rho), (len(self._rho), self.num_classes)
-        rules = list(threshold) if isinstance(threshold, list | tuple) and not self._single else [threshold] * runs
+        rules: Sequence[Any] = (
+            list(threshold) if isinstance(threshold, list | tuple) and not self._single else [threshold] * runs
+        )
         if len(rules) != runs:
             raise ValueError(f"threshold must be one rule, or one for each of the {runs} runs, not {len(rules)} rules.")
         self._rules = [_checked_rule(rule) for rule in rules]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch.utils.data import Dataset, IterableDataset
 
@@ -26,11 +27,11 @@ class Indexed(Dataset[object]):
     {'text': 'a', 'index': 0}
     """
 
-    def __init__(self, dataset: object, *, key: str = "index") -> None:
+    def __init__(self, dataset: Any, *, key: str = "index") -> None:
         is_map = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
         if not is_map or isinstance(dataset, IterableDataset):
             raise TypeError(f"dataset must be map-style, with __getitem__ and __len__, not {_check.shown(dataset)}.")
-        self.dataset = dataset
+        self.dataset: Any = dataset
         self.key = key
 
     def __len__(self) -> int:

@@ -186,7 +186,7 @@ class Margins(State):
             self._fits("answer", given, inside, "label")
             named, known = self._places("answer", given, size, "classes")
             void, inside = ~known, inside & known
-            share = F.one_hot(named, size).to(torch.float64) if self.signal == "probability" else None
+            share = F.one_hot(named, size).to(torch.float64)
         often, inside = self._often(times, inside)
         self._refused.logical_or_(~inside.all())
         often = often * (inside & ~void)

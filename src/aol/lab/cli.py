@@ -114,18 +114,18 @@ def setting_values(name: str, text: str, flag: str | None = None) -> list[Value]
         return list(seed_list(flag, text))
     kind, _, optional = str(FIELDS[name].type).partition(" | ")
     words = {word: word for word in FIELDS[name].metadata.get("words", ())} | ({"none": None} if optional else {})
-    read: Callable[[str], Value] = {"str": str, "int": int, "float": float, "bool": _TRUTH.__getitem__}[kind]
+    reads: dict[str, Callable[[str], Value]] = {"str": str, "int": int, "float": float, "bool": _TRUTH.__getitem__}
     values: list[Value] = []
     for part in map(str.strip, text.split(",")):
         try:
-            values.append(words[part] if part in words and kind != "str" else read(part))
+            values.append(words[part] if part in words and kind != "str" else reads[kind](part))
         except (KeyError, ValueError):
             wanted = " or ".join([_KINDS[kind], *(word for word in words if word != "none")])
             raise UsageError(f"{flag} must be {wanted}, not {part!r}.") from None
     return values
 
 
-_TRUTH = {"true": True, "false": False}
+_TRUTH: dict[str, Value] = {"true": True, "false": False}
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 

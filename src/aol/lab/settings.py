@@ -291,7 +291,7 @@ class Settings:
 
 _DEFAULTS: Mapping[str, Any] = {option.name: option.default for option in fields(Settings)}
 _REAL = {name for name, default in _DEFAULTS.items() if isinstance(default, float)} | {"threshold", "warmup"}
-_OF_METHODS = {name for rule in (*WEIGHTINGS.values(), *MARGINS.values()) for name in rule.settings}
+_OF_METHODS = {name for table in (WEIGHTINGS, MARGINS) for rule in table.values() for name in rule.settings}
 # Settings that are words, and the words that are possible.
 CHOICES: Mapping[str, Collection[str]] = {
     option.name: option.metadata["choices"] for option in fields(Settings) if "choices" in option.metadata

@@ -111,7 +111,9 @@ class Recorder:
         if command is None and sys.argv and sys.argv[0].endswith(".py"):
             command = shlex.join([Path(sys.executable).name, *sys.argv])
         self._history: SampleHistory | None = None
-        self._image, self._describe, self._names = None, describe, None
+        self._image: Any = None
+        self._describe = describe
+        self._names: bytes | None = None
         if isinstance(ages, SampleAges):
             self._history = SampleHistory(1, ages.num_samples, absent=ages.absent, device=ages.device)
             self._counts = torch.bincount(ages.labels, minlength=ages.num_classes).tolist()
@@ -140,13 +142,12 @@ class Recorder:
                 self._continue(resume)
                 self._held = held.pop_all()
 
-    def _take_samples(self, images: Any, names: Sequence[str | os.PathLike[str]] | None, size: int) -> None:
+    def _take_samples(self, images: Any, names: Any, size: int) -> None:
         """Take what shows the samples, and what they are called."""
-        names = None if names is None else [os.fspath(name) for name in names]
         for what, given in (("images", images), ("names", names)):
             if hasattr(given, "__len__") and len(given) != size:
                 raise ValueError(f"{what} must be {size}, one a sample, not {len(given)}.")
-        self._names = None if names is None else samples.as_json(names)
+        self._names = None if names is None else samples.as_json([os.fspath(name) for name in names])
         self._image = images if images is None or callable(images) else images.__getitem__
         if self._image is not None:
             thumbnail(self._image(0))  # better now than after an hour

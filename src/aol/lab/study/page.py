@@ -121,7 +121,7 @@ def _verdict(results: StudyResults) -> str:
 
 def _zero_thresholds(results: StudyResults) -> dict[str, float]:
     """Return by cell the share of steps in which no class grew older, as the median was 0; empty where it is small."""
-    shares = {}
+    shares: dict[str, float] = {}
     for own in results.verdicts:
         for place in own.cells:
             share = fmean(zero_threshold_share(run) for run in results.chosen_runs(place, own.method))

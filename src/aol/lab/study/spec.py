@@ -311,7 +311,7 @@ def _study_in(path: Path) -> Study:
 
 _TABLE: tuple[Any, str] = (dict, "a table of names and values")
 _LIST, _TEXT = (list, "a list"), (str, "text")
-_SECTIONS = {"selection": {"figure": _TEXT}, "report": {"figures": _LIST}}
+_SECTIONS: Mapping[str, Mapping[str, tuple[Any, str]]] = {"selection": {"figure": _TEXT}, "report": {"figures": _LIST}}
 _KEYS: Mapping[str, tuple[Any, str]] = {
     "name": _TEXT, "title": _TEXT, "seeds": _LIST, "common": _TABLE, "cells": _TABLE, "baseline": _TEXT,
     "methods": (list, "written as [[methods]], one for each"), "tries_seeds": (int, "a whole number"),
@@ -399,7 +399,8 @@ def smoke(study: Study) -> Study:
     def ends(axes: Mapping[str, tuple[Value, ...]]) -> dict[str, tuple[Value, ...]]:
         return {name: tuple(dict.fromkeys((values[0], values[-1]))) for name, values in axes.items()}
 
-    common = {name: small(name, value) for name, value in {"data": "digits", **study.common}.items()} | _SMALL
+    common = {name: small(name, value) for name, value in {"data": "digits", **study.common}.items()}
+    common |= _SMALL
     common |= {"warmup": 0} if study.common.get("schedule") == "fixed" else {}
     cells = {name: tuple(small(name, value) for value in values) for name, values in study.cells.items()}
     fixed = [{name: small(name, value) for name, value in method.fixed.items()} for method in study.methods]
