@@ -194,6 +194,7 @@ class SampleAges(State):
         # Sums of smoothed ages, and number of seen samples: integers, whose order does not matter.
         self._add("_total", (runs, size), 0, torch.int64)
         self._add("_seen", (runs, size), 0, torch.int64)
+        self._set_unit()
 
     @property
     def labels(self) -> Tensor:
@@ -228,13 +229,16 @@ class SampleAges(State):
         total = torch.zeros_like(self._seen).scatter_add_(1, label, age)
         return self._out((total.to(torch.float64) / self._seen).to(torch.float32))
 
-    def _unit(self) -> float:
-        """Return the unit of `_total`: 24 fraction bits are exact; fewer where sums of all samples could overflow."""
+    def _set_unit(self) -> None:
+        """Set the unit of `_total`: 24 fraction bits are exact; fewer where sums of all samples could overflow.
+
+        An attribute that rarely changes: a compiled step that read `epoch` would be compiled anew every epoch.
+        """
         bits = 62 - self.num_samples.bit_length() - min(self.epoch + 2, 2**31 - 1).bit_length()
-        return float(1 << max(0, min(24, bits)))
+        self._unit = float(1 << max(0, min(24, bits)))
 
     def _class_age(self) -> Tensor:
-        return self._total.to(torch.float64) / self._unit() / self._seen
+        return self._total.to(torch.float64) / self._unit / self._seen
 
     @property
     def class_age(self) -> Tensor:
@@ -255,7 +259,7 @@ class SampleAges(State):
         return self._out(self._relative(self._ema))
 
     def _relative(self, ema: Tensor) -> Tensor:
-        mean = self._total.sum(1, keepdim=True).to(torch.float64) / self._unit() / self._seen.sum(1, keepdim=True)
+        mean = self._total.sum(1, keepdim=True).to(torch.float64) / self._unit / self._seen.sum(1, keepdim=True)
         return (ema / mean.masked_fill(self._rho == 0, torch.nan).to(torch.float32)).nan_to_num_(1.0)
 
     @property
@@ -375,6 +379,7 @@ class SampleAges(State):
         together = self._begin(group, sync, allowed)
         observed = marks_of_all(self._observed, group) if together else self._observed
         self.epoch += 1
+        self._set_unit()
         self._total.zero_()
         self._seen.zero_()
         step = max(1, _BLOCK // len(self._rho))
@@ -389,7 +394,7 @@ class SampleAges(State):
             ema.copy_(torch.where(older, folded, ema))
             label = self._labels[part].to(torch.int64).expand_as(ema)
             self._seen.scatter_add_(1, label, (~ema.isnan()).to(torch.int64))
-            self._total.scatter_add_(1, label, (ema.nan_to_num(0.0) * self._unit()).round_().to(torch.int64))
+            self._total.scatter_add_(1, label, (ema.nan_to_num(0.0) * self._unit).round_().to(torch.int64))
         if self.absent == "keep":
             self._warn_of_nothing(observed, group)
         self._observed.zero_()
@@ -397,3 +402,8 @@ class SampleAges(State):
     def _settings(self) -> dict[str, object]:
         sizes = {"num_samples": self.num_samples, "num_classes": self.num_classes, "hash of labels": self._digest}
         return {**super()._settings(), **sizes, "fuse": self.fuse, "absent": self.absent}
+
+    def set_extra_state(self, state: Any) -> None:
+        """Set the epoch, and what follows from it."""
+        super().set_extra_state(state)
+        self._set_unit()
