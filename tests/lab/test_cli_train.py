@@ -235,7 +235,7 @@ def test_margins_that_move_once_in_few_epochs_are_warned_of(tmp_path: Path, caps
     assert main([*words, "--margin-steps", "5", "--out", str(tmp_path / "by step")]) == 0
     assert "Warning" not in capsys.readouterr().err
     runs = load_runs(tmp_path / "by step")
-    assert sorted(set(runs["method"])) == ["margin probability k=0.1 τ=1 steps=5", "none"]
+    assert sorted(set(runs["method"])) == ["margins by probability (gain 0.1, τ = 1, every 5 steps)", "none"]
 
 
 def test_large_images_on_a_cpu_are_warned_of_before_training(

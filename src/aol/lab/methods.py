@@ -153,22 +153,31 @@ FROM_ANSWERS = tuple(name for name, weighting in WEIGHTINGS.items() if weighting
 class Margin:
     """A rule for the offsets of logits in training."""
 
+    title: str  # in the name of a method
     settings: tuple[str, ...]  # that it uses, in the order in which a method's name shows them
     signal: str | None  # what errors count in aol.Margins; None for offsets that do not depend on answers
     help: str
 
 
 MARGINS = {
-    "none": Margin((), None, "no margins"),
-    "counts": Margin(("tau",), None, "from class counts (logit adjustment; --tau 1 is the balanced softmax)"),
+    "none": Margin("", (), None, "no margins"),
+    "counts": Margin(
+        "logit adjustment", ("tau",), None, "from class counts (logit adjustment; --tau 1 is the balanced softmax)"
+    ),
     "counts-seen": Margin(
-        ("tau", "margin_memory"), None, "from the labels as they come in training, as aol.LogitAdjustedLoss counts them"
+        "logit adjustment by labels seen",
+        ("tau", "margin_memory"),
+        None,
+        "from the labels as they come in training, as aol.LogitAdjustedLoss counts them",
     ),
     "probability": Margin(
+        "margins by probability",
         ("gain", "tau", "margin_steps"),
         "probability",
         "classes that are missed more than they are wrongly named get margin; no counts",
     ),
-    "error": Margin(("gain", "margin_steps"), "error", "the same, from wrong answers instead of probabilities"),
-    "age": Margin(("gain", "margin_steps"), "age", "the same, from how long answers have been wrong"),
+    "error": Margin(
+        "margins by error", ("gain", "margin_steps"), "error", "the same, from wrong answers instead of probabilities"
+    ),
+    "age": Margin("margins by age", ("gain", "margin_steps"), "age", "the same, from how long answers have been wrong"),
 }

@@ -24,10 +24,8 @@ from aol.records import METHOD_SETTINGS as PER_RUN  # what may differ between th
 Value: TypeAlias = str | float | int | bool | None
 
 # In the name of a method.
-_SYMBOLS = {
-    "beta": "β", "gain": "k", "margin_memory": "M", "margin_steps": "steps", "power": "p", "rho": "ρ", "tau": "τ",
-    "threshold": "τ",
-}  # fmt: skip
+_SYMBOLS = {"beta": "β", "power": "p", "rho": "ρ", "threshold": "τ"}
+_OF_MARGINS = {"gain": "gain {}", "margin_memory": "last {} labels", "margin_steps": "every {} steps", "tau": "τ = {}"}
 
 
 class WrongSettingsError(ValueError):
@@ -231,7 +229,7 @@ class Settings:
         >>> Settings(weighting="cb+aol", rho=0.3, mechanism="resample", loss="sigmoid").method
         'cb+aol β=0.9999 ρ=0.3 class resample sigmoid'
         >>> Settings(margin="age", gain=0.05).method
-        'margin age k=0.05'
+        'margins by age (gain 0.05)'
         """
         words = [] if self.weighting == "none" and self.margin != "none" else [self.weighting]
         for name in WEIGHTINGS[self.weighting].settings:
@@ -247,8 +245,8 @@ class Settings:
         words += [f"from {word(self.start)}"] if self.start else []
         if self.margin != "none":
             values = {name: getattr(self, name) for name in MARGINS[self.margin].settings}
-            words += [*(["+"] if words else []), "margin", self.margin]
-            words += [f"{_SYMBOLS[name]}={word(value)}" for name, value in values.items() if value is not None]
+            told = [_OF_MARGINS[name].format(word(value)) for name, value in values.items() if value is not None]
+            words += [*(["+"] if words else []), MARGINS[self.margin].title, f"({', '.join(told)})"]
         words += [self.mechanism] if self.mechanism != "reweight" else []
         words += [self.loss] if self.loss != "softmax" else []
         words += [f"γ={word(self.gamma)}"] if self.loss == "focal" else []
