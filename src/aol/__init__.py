@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from aol.records.recorder import Recorder
     from aol.records.table import load_runs
     from aol.records.watch import Watch
+    from aol.report.label_errors import find_label_errors
     from aol.sampling import AgeSampler, ShuffledSampler, WeightedSampler, draw
     from aol.streams import Arrivals, LimitedAccess, ShiftingTail
     from aol.weights import (
@@ -39,7 +40,7 @@ __all__ = [
     "AgeSampler", "AgeWeightedLoss", "Arrivals", "ClassAges", "ErrorRates", "Indexed", "KeepAll", "LimitedAccess",
     "LogitAdjustedLoss", "MarginLoss", "Margins", "Recorder", "Reservoir", "SampleAges", "ShiftingTail",
     "ShuffledSampler", "Watch", "WeightedSampler", "__version__", "age_step", "class_balanced_weight", "combine",
-    "draw", "ema_step", "fit_offsets", "focal_loss", "frequency_weight", "is_correct", "load_runs",
+    "draw", "ema_step", "find_label_errors", "fit_offsets", "focal_loss", "frequency_weight", "is_correct", "load_runs",
     "logit_offsets", "long_tail", "long_tail_counts", "loss_total", "old_set_weight", "posthoc_logits", "set_weight",
     "sigmoid_bias", "sigmoid_loss", "softmax_loss", "temper", "weighted_mean",
 ]
@@ -61,6 +62,7 @@ __getattr__, __dir__ = lazy(
         "aol.records.recorder": ("Recorder",),
         "aol.records.table": ("load_runs",),
         "aol.records.watch": ("Watch",),
+        "aol.report.label_errors": ("find_label_errors",),
         "aol.sampling": ("AgeSampler", "ShuffledSampler", "WeightedSampler", "draw"),
         "aol.streams": ("Arrivals", "LimitedAccess", "ShiftingTail"),
         "aol.weights": (

@@ -41,13 +41,17 @@ class Watching:
         self._epochs = 0  # of the training, that have ended
         self._suffix = ""  # of the folder: "-2" for a second run
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the record, for `aol.find_label_errors`; a second run has another."""
+        return self._folder.with_name(self._folder.name + self._suffix)
+
     def _begin(self, device: torch.device, answer: Answer) -> None:
         """Open the watch, on a device; ages that go on continue their record."""
         self._end(finished=False)
         self.ages.to(device)
-        folder = self._folder.with_name(self._folder.name + self._suffix)
         self.watch = Watch(
-            folder, *self._sets, ages=self.ages, answer=answer, resume=self.ages.epoch > 0, **self._record
+            self.folder, *self._sets, ages=self.ages, answer=answer, resume=self.ages.epoch > 0, **self._record
         )
         self._suffix = self.watch.folder.name[len(self._folder.name) :]
 

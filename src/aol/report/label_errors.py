@@ -1,0 +1,73 @@
+"""Which labels are likely wrong, as a frame: `aol.find_label_errors`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from aol import _check
+from aol.report.run_data import load
+from aol.report.samples import Samples
+
+
+def find_label_errors(source: Any) -> pd.DataFrame:
+    """Return which labels are likely wrong: a row for each training sample, the most suspicious first.
+
+    Columns: `index` (the position in the data set, also the index of the frame), `label`, `suggested` (the class that
+    the network would give), `score` (0 to 1) and `flagged` (whether the label is likely wrong). So
+    `errors.index[errors.flagged]` is what `cleanlab.filter.find_label_issues` returns with `return_indices_ranked_by`.
+    Takes memory for a few numbers a sample, whatever the number of classes.
+
+    Args:
+        source: an `aol.Watch`, an `aol.Recorder` or a `WatchCallback`, during training or after it; or the folder of a
+            record. Several of them as a list, or a folder with several runs, are averaged: each sample gets the mean
+            score of the runs that know it, the most frequent suggestion, and is flagged where at least half flag it.
+
+    >>> import tempfile, torch
+    >>> from aol import Watch
+    >>> x, y = torch.eye(2)[[0, 0, 0, 0, 1, 1, 1, 1]] * 9, torch.tensor([0, 0, 0, 1, 1, 1, 1, 1])
+    >>> with Watch(tempfile.mkdtemp(), torch.utils.data.TensorDataset(x, y)) as watch:
+    ...     for epoch in range(4):
+    ...         watch.epoch(torch.nn.Identity())
+    >>> find_label_errors(watch).head(2).round(2)
+       index  label  suggested  score  flagged
+    3      3      1          0   0.99     True
+    0      0      0          0   0.18    False
+    """
+    sources = source if isinstance(source, list | tuple) else [source]
+    folders = [folder for one in sources if isinstance(folder := getattr(one, "folder", one), str | os.PathLike)]
+    if not folders or len(folders) < len(sources):
+        expected = "an aol.Watch, an aol.Recorder, a WatchCallback, the folder of a record, or a list of these"
+        raise TypeError(f"source must be {expected}, not {_check.shown(source)}.")
+    runs = load(*folders)
+    frames = [label_errors(data.samples) for data in runs if data.samples is not None]
+    if not frames:
+        why = "recorded its samples" if runs else "has finished an epoch"
+        raise ValueError(f"No run in {', '.join(map(str, folders))} {why}: use aol.Watch, or aol train --keep-samples.")
+    errors = frames[0] if len(frames) == 1 else _consensus(frames)
+    return errors.sort_values(["flagged", "score"], ascending=False, kind="stable")
+
+
+def label_errors(samples: Samples) -> pd.DataFrame:
+    """Return the frame of one run, in the order of its samples."""
+    columns = {
+        "index": samples.index, "label": samples.label, "suggested": samples.prediction,
+        "score": samples.suspicion, "flagged": samples.likely_mislabelled,
+    }  # fmt: skip
+    return pd.DataFrame(columns, index=samples.index)
+
+
+def _consensus(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    table = pd.concat(frames, ignore_index=True)
+    by_sample = table.groupby("index", sort=True)
+    if (by_sample["label"].nunique() > 1).any():
+        raise ValueError("The runs are of different labels: give runs of one training set.")
+    votes = table.groupby(["index", "suggested"])["score"].agg(["size", "sum"]).reset_index()
+    votes = votes.sort_values(["size", "sum"], kind="stable").drop_duplicates("index", keep="last").set_index("index")
+    errors = by_sample.agg(label=("label", "first"), score=("score", "mean"), flagged=("flagged", "mean"))
+    columns = {"index": errors.index, "label": errors.label, "suggested": votes["suggested"], "score": errors.score,
+               "flagged": errors.flagged >= 0.5}  # fmt: skip
+    return pd.DataFrame(columns).rename_axis(None)
