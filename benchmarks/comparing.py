@@ -47,8 +47,8 @@ def report(
     runs = compare(one_seed, jobs, keys, given.processes)
     chosen = {name: getattr(given, name) for name in settings}
     record: Record = {"machine": before, "seeds": given.seeds, **chosen, "cases": runs}
-    print(text(record))
     write_cases(record, given.out)
+    print(text(record))
     return 0
 
 
@@ -81,8 +81,9 @@ def belongs_to(record: Record) -> str:
     """Return the line above the tables: n, hardware and versions."""
     found = record["machine"]
     packages = ", ".join(f"{name} {number}" for name, number in found["packages"].items())
+    seeds = f"{record['seeds']} seeds; " if "seeds" in record else ""
     return (
-        f"{record['seeds']} seeds; {found['cpu']}, {found['cores']} cores; Python {found['python']}, {packages}, "
+        f"{seeds}{found['cpu']}, {found['cores']} cores; Python {found['python']}, {packages}, "
         f"NumPy {found['numpy']}, torch {found['torch']}, aol {found['aol']}."
     )
 
