@@ -38,6 +38,7 @@ def test_a_record_is_what_lists_of_everything_say(absent: str, tmp_path: Path) -
     confidences: list[list[float]] = [[] for _ in labels]
     others: list[list[float]] = [[] for _ in labels]
     last = [-1] * 20
+    votes: list[list[int]] = [[] for _ in labels]
     history = []
     for index, logits in observed(9, 20, seed=4):
         ages.observe(index, logits.argmax(1) == labels[index])
@@ -46,6 +47,7 @@ def test_a_record_is_what_lists_of_everything_say(absent: str, tmp_path: Path) -
             confidences[i].append(float(row[labels[i]]))
             others[i].append(max(float(v) for c, v in enumerate(row) if c != int(labels[i])))
             last[i] = int(row.argmax())
+            votes[i] += [last[i]] if last[i] != int(labels[i]) else []
         ages.advance()
         record.advance(ages.age[None])
         history.append(ages.age.tolist())
@@ -57,6 +59,11 @@ def test_a_record_is_what_lists_of_everything_say(absent: str, tmp_path: Path) -
     assert read.answers.ages(np.arange(20)).tolist() == history
     assert columns["age"] == history[-1]
     assert columns["prediction"] == last
+    for suggested, cast in zip(columns["suggested"], votes, strict=True):
+        if not cast:
+            assert suggested == -1
+        for answer_ in cast:  # a majority wins, whatever the order
+            assert suggested == answer_ or cast.count(answer_) <= len(cast) / 2
     assert columns["times"] == [len(each) for each in confidences]
     for name, lists in (("mean_confidence", confidences), ("mean_other", others)):
         wanted = [np.mean(each) if each else np.nan for each in lists]
@@ -139,6 +146,18 @@ def test_a_record_goes_through_its_state_and_through_files(tmp_path: Path) -> No
         read_samples(tmp_path / "samples.safetensors", "2")
     with pytest.raises(DamagedRunError, match="has a record of other samples"):
         restore_history(read, tmp_path, "r", labels.flip(0))
+
+
+def test_a_file_of_before_the_vote_suggests_the_last_wrong_answer(tmp_path: Path) -> None:
+    record, labels = filled(5, runs=1), torch.arange(11) % 3
+    age = torch.from_numpy(record.answers(0).last())
+    tensors = {"index": labels.clone(), "label": labels, "age": age, "ema": age.float(), **record.tensors(0)}
+    old = {name: value for name, value in tensors.items() if name not in ("suggested", "lead")}
+    write_samples(tmp_path / "samples.safetensors", old, run="r", absent="keep")
+    read = read_samples(tmp_path / "samples.safetensors", "r")
+    assert read is not None
+    assert read.suggested.tolist() == np.where(read.prediction != read.label, read.prediction, -1).tolist()
+    restore_history(SampleHistory(1, 11, absent="keep", device=CPU), tmp_path, "r", labels)
 
 
 def test_a_damaged_state_or_file_is_refused_in_a_sentence(tmp_path: Path) -> None:

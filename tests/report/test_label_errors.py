@@ -65,6 +65,17 @@ def test_watch_recorder_callback_path_and_text_give_the_same_frame(tmp_path: Pat
         assert aol.find_label_errors(source).equals(wanted)
 
 
+def test_a_network_that_has_memorised_a_label_still_suggests_what_it_answered_before(tmp_path: Path) -> None:
+    true = torch.arange(30) % 3
+    given = torch.where(torch.arange(30) < 3, (true + 1) % 3, true)
+    with aol.Watch(tmp_path, TensorDataset(torch.arange(30), given)) as watch:
+        for classes in [true] * 6 + [given]:
+            watch.epoch(Answers(classes, 3, seed=0))
+    errors = aol.find_label_errors(watch)
+    assert set(errors.index[errors.flagged]) == {0, 1, 2}
+    assert (errors.suggested[errors.flagged] == errors["index"][errors.flagged] % 3).all()
+
+
 def test_during_training_it_is_the_frame_of_the_epochs_so_far_and_resuming_changes_nothing(tmp_path: Path) -> None:
     data, true = TensorDataset(torch.arange(40), torch.arange(40) % 4), torch.arange(40).add(2) % 4
     model = Answers(true, 4, seed=1)

@@ -96,7 +96,9 @@ def _unpack(row: Bytes, size: int) -> Truths:
 # prediction, and of the best class other than the label.
 ANSWER = ("prediction", "confidence", "top", "other")
 _MEANS = ("mean_confidence", "mean_other")
-MEASURED = (*ANSWER, *_MEANS, "times")
+# The most frequent wrong answer, and its lead: Boyer and Moore's vote, which needs no count for each class.
+VOTES = ("suggested", "lead")
+MEASURED = (*ANSWER, *_MEANS, "times", *VOTES)
 
 
 def answer(logits: Tensor, label: Tensor) -> Tensor:
@@ -130,7 +132,7 @@ class SampleHistory:
     def __init__(self, num_runs: int, num_samples: int, *, absent: str, device: torch.device) -> None:
         shape = (num_runs, num_samples)
         self._grows = absent == "grow"
-        whole = {"age": int(not self._grows), "prediction": -1, "times": 0}
+        whole = {"age": int(not self._grows), "prediction": -1, "times": 0, "suggested": -1, "lead": 0}
         self._values = {name: torch.full(shape, n, dtype=torch.int32, device=device) for name, n in whole.items()}
         self._values |= {name: torch.full(shape, torch.nan, device=device) for name in ANSWER[1:]}
         self._values |= {name: torch.zeros(shape, device=device) for name in _MEANS}
@@ -162,9 +164,17 @@ class SampleHistory:
         for name in _MEANS:
             value = values[name.removeprefix("mean_")]
             values[name] += torch.where(known, (value - values[name]) / values["times"], 0.0)
+        self._vote(known & ~right)
         self._write(right, self._now)
         values["age"] = age.to(torch.int32, copy=True)
         self._now = torch.zeros_like(self._now)
+
+    def _vote(self, wrong: Tensor) -> None:
+        """Let the last answers that were wrong vote for the class that is suggested."""
+        prediction, suggested, lead = (self._values[name] for name in ("prediction", *VOTES))
+        chosen = wrong & (lead == 0)
+        suggested.copy_(torch.where(chosen, prediction, suggested))
+        lead += torch.where(wrong, torch.where(chosen | (prediction == suggested), 1, -1), 0)
 
     def _write(self, right: Tensor, seen: Tensor) -> None:
         self._bits["right"].append(pack(right.cpu().numpy()))

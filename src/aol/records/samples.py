@@ -59,6 +59,8 @@ class SampleTable:
     mean_confidence: Reals  # `confidence`, mean over the epochs that saw it
     mean_other: Reals  # `other`, mean over the same epochs
     times: Shorts  # how many epochs these means are over
+    suggested: Shorts  # the most frequent wrong answer
+    lead: Shorts  # of that answer, in the vote of all wrong ones
     answers: Answers  # right or wrong, at every epoch
 
     def __len__(self) -> int:
@@ -67,7 +69,7 @@ class SampleTable:
 
 COLUMNS = {
     "index": "i8", "label": "i8", "age": "i4", "ema": "f4", "prediction": "i4", "confidence": "f4", "top": "f4",
-    "other": "f4", "mean_confidence": "f4", "mean_other": "f4", "times": "i4",
+    "other": "f4", "mean_confidence": "f4", "mean_other": "f4", "times": "i4", "suggested": "i4", "lead": "i4",
 }  # fmt: skip
 
 
@@ -85,6 +87,9 @@ def read_samples(path: Path, run: str) -> SampleTable | None:
             about = file.metadata() or {}
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise DamagedRunError(f"{path}: not a whole file of samples.") from error
+    if "suggested" not in tensors and {"label", "prediction"} <= tensors.keys():  # before 0.3
+        wrong_now = tensors["prediction"] != tensors["label"]
+        tensors |= {"suggested": np.where(wrong_now, tensors["prediction"], -1), "lead": np.zeros(len(wrong_now), "i4")}
     if "run" in tensors and tensors["run"].tobytes() != run.encode():
         raise DamagedRunError(f"{path}: it is of another run than {run}, in the folder of which it is.")
     size, right = len(tensors.get("label", ())), tensors.get("right", np.zeros(0))

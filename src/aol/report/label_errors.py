@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from aol import _check
@@ -16,10 +17,10 @@ from aol.report.samples import Samples
 def find_label_errors(source: Any) -> pd.DataFrame:
     """Return which labels are likely wrong: a row for each training sample, the most suspicious first.
 
-    Columns: `index` (the position in the data set, also the index of the frame), `label`, `suggested` (the class that
-    the network would give), `score` (0 to 1) and `flagged` (whether the label is likely wrong). So
-    `errors.index[errors.flagged]` is what `cleanlab.filter.find_label_issues` returns with `return_indices_ranked_by`.
-    Takes memory for a few numbers a sample, whatever the number of classes.
+    Columns: `index` (the position in the data set, also the index of the frame), `label`, `suggested` (the most
+    frequent wrong answer; the label, if there was none), `score` (0 to 1) and `flagged` (whether the label is likely
+    wrong). So `errors.index[errors.flagged]` is what `cleanlab.filter.find_label_issues` returns with
+    `return_indices_ranked_by`. Takes memory for a few numbers a sample, whatever the number of classes.
 
     Args:
         source: an `aol.Watch`, an `aol.Recorder` or a `WatchCallback`, during training or after it; or the folder of a
@@ -53,8 +54,9 @@ def find_label_errors(source: Any) -> pd.DataFrame:
 
 def label_errors(samples: Samples) -> pd.DataFrame:
     """Return the frame of one run, in the order of its samples."""
+    suggested = np.where(samples.suggested < 0, samples.label, samples.suggested)
     columns = {
-        "index": samples.index, "label": samples.label, "suggested": samples.prediction,
+        "index": samples.index, "label": samples.label, "suggested": suggested,
         "score": samples.suspicion, "flagged": samples.likely_mislabelled,
     }  # fmt: skip
     return pd.DataFrame(columns, index=samples.index)

@@ -117,7 +117,7 @@ def samples_of(folder: Path, run: Run) -> Samples | None:
     if table is None:
         return None
     classes = len(run.classes)
-    for values, least in ((table.label, 0), (table.prediction, -1)):
+    for values, least in ((table.label, 0), (table.prediction, -1), (table.suggested, -1)):
         if values.max(initial=0) >= classes or values.min(initial=0) < least:
             raise DamagedRunError(f"{folder / FILE}: its samples have other classes than the {classes} of the run.")
     images, texts = read_previews(folder)
