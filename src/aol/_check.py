@@ -160,14 +160,17 @@ def fingerprint(value: Tensor) -> str:
     return hashlib.sha256(value.to("cpu", torch.int64).contiguous().numpy().data).hexdigest()
 
 
+HASH = "hash of labels"
+
+
 def same_settings(what: str, mine: Mapping[str, object], given: Any) -> None:
     """Raise ValueError unless a state dict was written by an object with the same settings."""
     if not isinstance(given, Mapping):
         raise TypeError(f"A state of {what} must be a dict from its state_dict(), not {shown(given)}.")
     for key, value in mine.items():
         if key not in given or isinstance(given[key], Tensor | np.ndarray) or given[key] != value:
-            theirs = f"its {key} is {shown(given.get(key))}, that of this {what} {shown(value)}"  # labels: a hash
-            raise ValueError(f"This state does not fit: {theirs}.")
+            theirs = f"its {key} is {shown(given.get(key))}, that of this {what} {shown(value)}"
+            raise ValueError(f"This state does not fit: {'it has other labels' if key == HASH else theirs}.")
 
 
 def state_value(what: str, state: Mapping[str, Any], key: str, like: int | Tensor, *, any_size: bool = False) -> Any:

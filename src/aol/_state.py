@@ -125,7 +125,7 @@ class State(nn.Module):
     def extra_repr(self) -> str:
         """Return the settings, for `repr`."""
         known = {**self._settings(), "epoch": self.epoch}
-        hidden = ("kind", "hash of labels")
+        hidden = ("kind", _check.HASH)
         return ", ".join(f"{name}={_check.shown(value)}" for name, value in known.items() if name not in hidden)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:

@@ -400,7 +400,7 @@ class SampleAges(State):
         self._observed.zero_()
 
     def _settings(self) -> dict[str, object]:
-        sizes = {"num_samples": self.num_samples, "num_classes": self.num_classes, "hash of labels": self._digest}
+        sizes = {"num_samples": self.num_samples, "num_classes": self.num_classes, _check.HASH: self._digest}
         return {**super()._settings(), **sizes, "fuse": self.fuse, "absent": self.absent}
 
     def set_extra_state(self, state: Any) -> None:

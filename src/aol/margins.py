@@ -343,5 +343,5 @@ class Margins(State):
 
     def _settings(self) -> dict[str, object]:
         gain, tau = ([round(rate, 7) for rate in rates[:, 0].tolist()] for rates in (self._gain, self._tau))
-        known = {"num_classes": self.num_classes, "hash of labels": self._digest, "signal": self.signal}
+        known = {"num_classes": self.num_classes, _check.HASH: self._digest, "signal": self.signal}
         return {**super()._settings(), **known, "gain": gain, "tau": tau, "width": self.width, "limit": self.limit}
