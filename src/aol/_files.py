@@ -11,7 +11,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -30,20 +30,14 @@ class NotRegularError(OSError):
     """A device, a pipe or anything else that may never end, or a file that is too large, in the place of a file."""
 
 
-def open_regular(path: Path, most: int | None = None) -> BinaryIO:
-    """Open a regular file to read, of at most so many bytes; `NotRegularError` if it is not one."""
+def read_regular(path: Path, most: int) -> bytes:
+    """Return the content of a regular file of at most so many bytes; `NotRegularError` if it is not one."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise NotRegularError(errno.EINVAL, "it is not a regular file")
-    if most is not None and status.st_size > most:
+    if status.st_size > most:
         raise NotRegularError(errno.EFBIG, f"it has {status.st_size:,} bytes; the largest allowed is {most:,}")
-    return path.open("rb")
-
-
-def read_regular(path: Path, most: int) -> bytes:
-    """Return the content of a regular file of at most so many bytes."""
-    with open_regular(path, most) as file:
-        return file.read()
+    return path.read_bytes()
 
 
 def read_json(path: Path, most: int = 256 * 2**20) -> Any:

@@ -142,15 +142,14 @@ class SampleAges(State):
         rho: smoothing rate of ages, in [0, 1]. `rho = 0` means uniform weights. A vector of R numbers gives every state
             and weight a leading run axis, and `observe` then takes `correct [R, B]`.
         level: what `weight` returns: the weight of the sample's "class" or of the "sample".
-        fuse: how the ages of a sample over time become one number: "ema", or "peak", the largest so far, which a right
-            answer does not reset (`rho` then only matters if it is 0).
+        fuse: how ages over time become one number: "ema", or "peak", the largest so far.
         absent: "keep" does not change samples that were not observed; "grow" is the rule for sparse arrivals: a sample
             counts from its first observation, and grows older in every epoch without one.
         device: device of the state; by default that of `labels`.
 
     A `torch.nn.Module` without parameters: its tensors are buffers, 9 bytes per sample and run. Under
-    `torch.distributed` every process holds the whole state and observes its share. `advance` is then collective; the
-    result is that of one process with all observations in the order of ranks.
+    `torch.distributed` every process holds the whole state, observes its share, and all call `advance`; the result is
+    that of one process with all observations in the order of ranks.
 
     >>> ages = SampleAges([0, 0, 1], rho=0.5)
     >>> for _ in range(3):
@@ -194,7 +193,7 @@ class SampleAges(State):
         # Sums of smoothed ages, and number of seen samples: integers, whose order does not matter.
         self._add("_total", (runs, size), 0, torch.int64)
         self._add("_seen", (runs, size), 0, torch.int64)
-        self._set_unit()
+        self._add("_unit", (), 2.0**24, torch.float64)  # of `_total`; a tensor, as a compiled graph keeps numbers
 
     @property
     def labels(self) -> Tensor:
@@ -228,14 +227,6 @@ class SampleAges(State):
         label = self._labels.to(torch.int64).expand_as(age)
         total = torch.zeros_like(self._seen).scatter_add_(1, label, age)
         return self._out((total.to(torch.float64) / self._seen).to(torch.float32))
-
-    def _set_unit(self) -> None:
-        """Set the unit of `_total`: 24 fraction bits are exact; fewer where sums of all samples could overflow.
-
-        An attribute that rarely changes: a compiled step that read `epoch` would be compiled anew every epoch.
-        """
-        bits = 62 - self.num_samples.bit_length() - min(self.epoch + 2, 2**31 - 1).bit_length()
-        self._unit = float(1 << max(0, min(24, bits)))
 
     def _class_age(self) -> Tensor:
         return self._total.to(torch.float64) / self._unit / self._seen
@@ -272,8 +263,7 @@ class SampleAges(State):
     def weight(self, index: _check.Integers) -> Tensor:
         """Return the weights of these samples for a loss or a sampler, by `level`, `float32 [B]` or `[R, B]`.
 
-        `index` is `[B]`, or `[R, B]` if each run has its own samples. An index outside the set is an IndexError; on a
-        CUDA device, whose values are not read, its weight is NaN.
+        `index` is `[B]` or `[R, B]`. One outside the set is an IndexError; on a CUDA device, its weight is NaN.
         """
         where, inside = self._places("index", index, self.num_samples, "samples of these ages")
         if self.level == "class":
@@ -302,8 +292,7 @@ class SampleAges(State):
     def oldest(self, k: int) -> pd.DataFrame:
         """Return the k samples that are wrong for longest, oldest first, as rows of `to_frame`; k of each run.
 
-        Ties are broken by the smoothed age, then by position. Samples that were right when last seen are left out:
-        there may be fewer than k rows.
+        Ties are broken by the smoothed age, then by position. Samples that were right when last seen are left out.
 
         >>> ages = SampleAges([0, 0, 1], rho=0.5)
         >>> for correct in ([False, False, True], [False, True, False]):
@@ -339,12 +328,10 @@ class SampleAges(State):
     def observe(self, index: _check.Integers, correct: _check.Truths, label: _check.Integers | None = None) -> None:
         """Record which of these samples were predicted right; for a repeated index the last value counts.
 
-        `index` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis. Tensors on a CUDA device are not
-        read: there, an index outside the set, and a call with numbers in `correct` other than 0 and 1, are ignored and
-        reported by `advance`.
-
-        `label`, of the shape of `index`, is compared with the labels of this state: a ValueError shows that the data
-        have another order, or that `index` is something else. The comparison synchronises a CUDA device.
+        `index` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis. Values outside their range raise
+        an error; tensors on a CUDA device are not read, and `advance` raises it. `label`, of the shape of `index`, is
+        compared with the labels of this state, which shows that data are in another order; this synchronises a CUDA
+        device.
 
         >>> ages = SampleAges([0, 0, 1])
         >>> ages.observe([2], [True], label=[0])
@@ -371,30 +358,29 @@ class SampleAges(State):
         mark(self._observed, where.masked_fill(~inside, self.num_samples), right)
 
     def advance(self, *, group: _distributed.Group = None, sync: bool = True) -> None:
-        """End the epoch: fold what was observed into the ages. Collective under `torch.distributed`.
-
-        With `sync=False` each process keeps to what it observed itself.
-        """
+        """End the epoch: update the ages. Collective under `torch.distributed`, unless `sync=False`."""
         allowed = f"index must lie in 0 to {self.num_samples - 1}, and correct be true or false (not predicted classes)"
         together = self._begin(group, sync, allowed)
         observed = marks_of_all(self._observed, group) if together else self._observed
         self.epoch += 1
-        self._set_unit()
+        # 24 fraction bits are exact; fewer where sums of all samples could overflow.
+        bits = 62 - self.num_samples.bit_length() - min(self.epoch + 2, 2**31 - 1).bit_length()
+        unit = 2.0 ** max(0, min(24, bits))
+        self._unit.fill_(unit)
         self._total.zero_()
         self._seen.zero_()
-        step = max(1, _BLOCK // len(self._rho))
-        for start in range(0, self.num_samples, step):
-            part = slice(start, min(start + step, self.num_samples))
-            age, ema, marks = self._age[:, part], self._ema[:, part], observed[:, part]
+        size = max(1, _BLOCK // len(self._rho))
+        blocks = (torch.split(value, size, -1) for value in (self._age, self._ema, observed[:, :-1], self._labels))
+        for age, ema, marks, labels in zip(*blocks, strict=True):
             older = (marks > 0) | (age > 0) if self.absent == "grow" else marks > 0
             age.copy_(torch.where(marks == RIGHT, 1, torch.where(older, age.clamp(1, 2**31 - 2) + 1, age)))
             now = age.to(torch.float32)
             before = torch.where(ema.isnan(), now, ema)  # the first age starts the EMA
             folded = torch.maximum(before, now) if self.fuse == "peak" else torch.lerp(before, now, self._rho)
             ema.copy_(torch.where(older, folded, ema))
-            label = self._labels[part].to(torch.int64).expand_as(ema)
+            label = labels.to(torch.int64).expand_as(ema)
             self._seen.scatter_add_(1, label, (~ema.isnan()).to(torch.int64))
-            self._total.scatter_add_(1, label, (ema.nan_to_num(0.0) * self._unit).round_().to(torch.int64))
+            self._total.scatter_add_(1, label, (ema.nan_to_num(0.0) * unit).round_().to(torch.int64))
         if self.absent == "keep":
             self._warn_of_nothing(observed, group)
         self._observed.zero_()
@@ -402,8 +388,3 @@ class SampleAges(State):
     def _settings(self) -> dict[str, object]:
         sizes = {"num_samples": self.num_samples, "num_classes": self.num_classes, _check.HASH: self._digest}
         return {**super()._settings(), **sizes, "fuse": self.fuse, "absent": self.absent}
-
-    def set_extra_state(self, state: Any) -> None:
-        """Set the epoch, and what follows from it."""
-        super().set_extra_state(state)
-        self._set_unit()

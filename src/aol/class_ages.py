@@ -12,7 +12,8 @@ from torch import Tensor
 from aol import _check, _distributed
 from aol._state import State
 from aol._values import THRESHOLDS
-from aol.ages import age_step, blend, mean_one
+from aol.ages import mean_one
+from aol.criteria import class_age_step
 
 Threshold: TypeAlias = str | float | Callable[[Tensor], float | Tensor]
 
@@ -23,6 +24,7 @@ class ClassCounts(State):
     """Counts of right and of all predictions by class since the last `advance`: the base of class states."""
 
     _pending = ("_right", "_count")
+    _smoothed = "_ema"  # the buffer that weights are made of
 
     def __init__(self, num_classes: int, *, rho: _check.Rate, device: torch.device | str | None) -> None:
         rate = _check.rates("rho", rho, 0.0, 1.0)
@@ -35,9 +37,8 @@ class ClassCounts(State):
         """Count predictions until `advance`.
 
         `label` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis. Repeats count repeatedly;
-        `times`, `[B]` or `[R, B]`, gives a count for each prediction. A label outside the classes and `times` below 0
-        raise IndexError; numbers in `correct` other than 0 and 1 raise ValueError. Tensors on a CUDA device are not
-        read: there, `advance` raises an error.
+        `times`, `[B]` or `[R, B]`, gives a count for each prediction. Values outside their range raise an error;
+        tensors on a CUDA device are not read, and `advance` raises it.
         """
         where, inside = self._places("label", label, self.num_classes, "classes, by num_classes")
         right, inside = self._truths(correct, inside, "label")
@@ -74,8 +75,8 @@ class ClassCounts(State):
         return self._out(self._class_weight().gather(1, where).masked_fill(~inside, torch.nan))
 
     def _class_weight(self) -> Tensor:
-        """Return the weights of classes, `float32 [R, C]`."""
-        raise NotImplementedError
+        """Return the means that make the weights, divided by their mean, `float32 [R, C]`; one for `rho = 0`."""
+        return mean_one(getattr(self, self._smoothed)).masked_fill(self._rho == 0, 1.0)
 
     def _settings(self) -> dict[str, object]:
         return {**super()._settings(), "num_classes": self.num_classes}
@@ -168,9 +169,10 @@ class ClassAges(ClassCounts):
         accuracy = self._accuracy(group, sync)
         tau = self._threshold(accuracy)  # before anything changes: the user's function may fail
         observed = ~accuracy.isnan()
-        self._age.copy_(torch.where(observed, age_step(self._age, accuracy >= tau[:, None]), self._age))
-        start = self._age.to(torch.float32)
-        self._ema.copy_(start if self.epoch == 0 else blend(self._ema, start, self._rho))
+        before = self._ema if self.epoch else torch.full_like(self._ema, torch.nan)
+        age, ema = class_age_step(self._age, before, accuracy, self._rho, tau[:, None])
+        self._age.copy_(age)
+        self._ema.copy_(ema)
         self._last_accuracy.copy_(torch.where(observed, accuracy, self._last_accuracy))
         self._last_threshold.copy_(torch.where(observed.any(1), tau, self._last_threshold))
         self._end()
@@ -196,9 +198,6 @@ class ClassAges(ClassCounts):
                 "threshold='positive-median' (a class at 0 always grows older), 'mean' or a number.",
                 stacklevel=3,
             )
-
-    def _class_weight(self) -> Tensor:
-        return mean_one(self._ema).masked_fill(self._rho == 0, 1.0)
 
     def _settings(self) -> dict[str, object]:
         return {**super()._settings(), "threshold": ["a function" if callable(rule) else rule for rule in self._rules]}

@@ -111,7 +111,7 @@ def margin_step(
 
 
 def class_age_step(
-    age: Tensor, ema: Tensor, accuracy: Tensor, rho: float | Tensor, threshold: str | float = "median"
+    age: Tensor, ema: Tensor, accuracy: Tensor, rho: float | Tensor, threshold: str | float | Tensor = "median"
 ) -> tuple[Tensor, Tensor]:
     r"""Return the next ages of classes and their moving average, `[..., C]`: the paper's equations 14, 4 and 5.
 
@@ -119,17 +119,15 @@ def class_age_step(
         \end{cases} \qquad \bar a_c \leftarrow (1 - \rho)\, \bar a_c + \rho\, a_c
 
     `age` starts as one, `ema` as NaN. `accuracy`, r, is NaN where a class was not observed. τ is the "median" of the
-    observed accuracies, "positive-median" (never zero), or a number.
+    observed accuracies, "positive-median" (never zero), or a number, also one for each run.
 
     >>> class_age_step(torch.ones(3), torch.ones(3), torch.tensor([0.9, 0.5, 0.1]), rho=0.5)
     (tensor([1., 1., 2.]), tensor([1.0000, 1.0000, 1.5000]))
     """
     if isinstance(threshold, str):
-        tau = accuracy.nanquantile(0.5, -1, keepdim=True)
-        tau = tau if threshold == "median" else tau.clamp(min=torch.finfo(tau.dtype).tiny)
-    else:
-        tau = torch.full_like(accuracy[..., :1], threshold)
-    age = torch.where(accuracy.isnan(), age, torch.where(accuracy < tau, age + 1, 1))
+        median = accuracy.nanquantile(0.5, -1, keepdim=True)
+        threshold = median if threshold == "median" else median.clamp(min=torch.finfo(median.dtype).tiny)
+    age = torch.where(accuracy.isnan(), age, torch.where(accuracy < threshold, age + 1, 1))
     now = age.to(ema.dtype)
     return age, torch.where(ema.isnan(), now, torch.lerp(ema, now, rho))
 

@@ -180,12 +180,8 @@ def _logits(logits: Tensor, offset: Tensor | None = None) -> Tensor:
 
 
 def _full_precision(logits: Tensor) -> Tensor:
-    if (
-        not isinstance(logits, Tensor)
-        or not logits.is_floating_point()
-        or logits.layout != torch.strided
-        or logits.dim() == 0
-    ):
+    dense = isinstance(logits, Tensor) and logits.is_floating_point() and logits.layout == torch.strided
+    if not dense or logits.dim() == 0:
         raise TypeError(f"logits must be a dense floating-point tensor, classes last, not {_check.shown(logits)}.")
     return logits if logits.dtype == torch.float64 else logits.float()
 
@@ -196,12 +192,9 @@ def with_offset(logits: Tensor, offset: Tensor) -> Tensor:
     if _check.readable(offset) and bool(offset.isnan().any()):
         raise ValueError("offset must hold numbers, not NaN.")
     offset = _check.moved(offset, z.device)
-    wanted = [(z.shape[-1],)] if z.dim() != 3 else [(z.shape[-1],), (z.shape[0], z.shape[-1])]
-    if tuple(offset.shape) not in wanted:
-        raise ValueError(
-            f"offset must be [C], or [R, C] for logits [R, B, C], to go with logits {list(z.shape)}, "
-            f"not {list(offset.shape)}."
-        )
+    if offset.shape != z.shape[-1:] and (z.dim() != 3 or offset.shape != (len(z), z.shape[-1])):
+        wanted = f"[C], or [R, C] for logits [R, B, C], to go with logits {list(z.shape)}"
+        raise ValueError(f"offset must be {wanted}, not {list(offset.shape)}.")
     return z + (offset[:, None] if offset.dim() == 2 else offset).to(z.dtype)
 
 

@@ -43,29 +43,25 @@ class Margins(State):
         g_c = \max\Big(0,\; 1 - \frac{w \sqrt{v_c}}{|m_c - q_c|}\Big)
 
     Here m and q are smoothed, and v is the variance of m - q: offsets move only where the difference is more than
-    sampling and the swings of the network from epoch to epoch explain. After one epoch nothing is known of swings, and
-    nothing moves. A class that was not observed since the last `advance` keeps its m and its part of the q of others,
-    until it is away for longer than chance explains. A calibrated network has m = q on balanced data without offsets,
-    and on long-tailed data with those of `logit_offsets`.
+    sampling and the swings of the network from epoch to epoch explain; not after the first epoch, whose swing is
+    unknown. A class that was not observed since the last `advance` keeps its m and its part of the q of others, until
+    it is away for longer than chance explains. A calibrated network has m = q on balanced data without offsets, and on
+    long-tailed data with those of `logit_offsets`.
 
     Args:
         num_classes: C, by default that of `labels`. Errors are counted by pairs of classes, 32 C² bytes per run.
-        labels: the class of each of the N samples, where samples come back every epoch. `observe` then takes the index
-            of samples instead of their labels.
+        labels: the class of each sample, where samples come back every epoch: `observe` then takes their indices.
         signal: what of an answer counts. "probability": the probability of wrong classes. "error": one for a wrong
             answer, p is 0 or 1. "age": the same times how often in a row the sample was wrong or, without `labels`,
             how many steps in a row its class was taken for the answer.
         gain: k, the speed of offsets per `advance`; the default is for 30 calls or more. A vector of R numbers gives
-            every state a leading run axis, and `observe` then takes `answer [R, B, C]`. 0 keeps all offsets at zero.
+            every state a leading run axis, and `observe` then takes `answer [R, B, C]`.
         rho: smoothing rate of m and q, in (0, 1]; also one per run. The first 1 / ρ epochs count alike.
         tau: strength, as of `logit_offsets`; also one per run. Training uses τ o, and p is taken from the logits plus
-            (τ - 1) o, so that the offsets found are those of τ = 1. Other than 1 only for the signal "probability".
+            (τ - 1) o, so that o is that of τ = 1. Other than 1 only for the signal "probability".
         width: w, of the dead zone, in standard errors of m - q.
         limit: the largest offset.
         device: device of the state.
-
-    A `torch.nn.Module` without parameters. Under `torch.distributed` each process observes its share, and `advance`
-    (collective) adds the counts.
 
     >>> margins = Margins(2, gain=0.1)
     >>> for _ in range(3):
@@ -93,25 +89,23 @@ class Margins(State):
         limit: float = 5.0,
         device: torch.device | str | None = None,
     ) -> None:
-        label, digest = None, ""
+        label = None
         if labels is not None:
             label, num_classes = _check.labels(labels, num_classes)
-            device, digest = device or label.device, _check.fingerprint(label)
-        size = _check.whole("num_classes", num_classes, 1, _MOST_CLASSES)
+            device = device or label.device
         speed, smooth = _check.rates("gain", gain, 0.0, 1e3), _check.rates("rho", rho, 1e-9, 1.0)
         strength = _check.rates("tau", tau, 0.0, 1e3)
-        rates = (speed, smooth, strength)
-        runs = max(rate.numel() for rate in rates)
-        if any(rate.dim() and len(rate) != runs for rate in rates):
+        runs = max(rate.numel() for rate in (speed, smooth, strength))
+        vectors = [rate for rate in (speed, smooth, strength) if rate.dim()]
+        if any(len(rate) != runs for rate in vectors):
             raise ValueError(f"gain, rho and tau must be one number each, or one for each of {runs} runs.")
-        single = not any(rate.dim() for rate in rates)
-        super().__init__(smooth.expand(runs), device, torch.float64, single=single)
-        self.num_classes, self.signal, self._digest = size, _check.choice("signal", signal, SIGNALS), digest
-        self._strong = bool((strength != 1).any())
+        super().__init__(smooth.expand(runs), device, torch.float64, single=not vectors)
+        size = self.num_classes = _check.whole("num_classes", num_classes, 1, _MOST_CLASSES)
+        self.signal, self._strong = _check.choice("signal", signal, SIGNALS), bool((strength != 1).any())
         if self.signal != "probability" and self._strong:
             raise ValueError(f'tau must be 1 with signal={self.signal!r}; only "probability" has a strength.')
-        self.width = _check.number("width", width, 0.0, 1e3)
-        self.limit = _check.number("limit", limit, 0.0, 1e3)
+        self.width, self.limit = _check.number("width", width, 0.0, 1e3), _check.number("limit", limit, 0.0, 1e3)
+        self._digest = "" if label is None else _check.fingerprint(label)
         for name, rate in (("_gain", speed), ("_tau", strength)):
             self.register_buffer(name, rate.expand(runs)[:, None].to(self.device), persistent=False)
         own = None if label is None else label.to(self.device, torch.int32, copy=True)
@@ -186,14 +180,23 @@ class Margins(State):
             self._fits("answer", given, inside, "label")
             named, known = self._places("answer", given, size, "classes")
             void, inside = ~known, inside & known
-            share = F.one_hot(named, size).to(torch.float64)
         often, inside = self._often(times, inside)
         self._refused.logical_or_(~inside.all())
         often = often * (inside & ~void)
         true = index if own is None else own[index].to(torch.int64)
         self._count.scatter_add_(1, true, often)
         if self.signal == "probability":
-            self._add_shares(true, self._strengthened(share).nan_to_num(0.0), often)
+            if not given.is_floating_point():
+                share = F.one_hot(named, size).to(torch.float64)
+            if self._strong:  # of the logits plus (τ - 1) o
+                raised = (share.log() + ((self._tau - 1) * self._offset)[:, None]).softmax(-1)
+                share = torch.where((self._tau == 1)[..., None], share, raised)
+            share = share.clamp(0.0, 1.0).nan_to_num(0.0)
+            classes = torch.arange(size, device=true.device)
+            part = torch.where(true[..., None] == classes, 1 - share, share)  # on the diagonal, what is missing of it
+            amounts = (torch.stack((part, part.square())) * _SHARE).round().to(torch.int64) * often[..., None]
+            place = (true[..., None] * size + classes).flatten(1)
+            self._sums.scatter_add_(2, place.expand(2, -1, -1), amounts.flatten(2))
             return
         place, wrong = true * size + named, true != named
         strength = torch.ones_like(true)
@@ -217,21 +220,6 @@ class Margins(State):
                 )
             inside = inside & ~_check.moved(wrong, self.device).reshape(inside.shape)
         return _check.moved(share, self.device).reshape(*inside.shape, self.num_classes), inside
-
-    def _strengthened(self, share: Tensor) -> Tensor:
-        """Return the probabilities of the logits plus (τ - 1) o, `[R, B, C]`."""
-        if not self._strong:
-            return share.clamp(0.0, 1.0)
-        raised = (share.log() + ((self._tau - 1) * self._offset)[:, None]).softmax(-1)
-        return torch.where((self._tau == 1)[..., None], share, raised).clamp(0.0, 1.0)
-
-    def _add_shares(self, label: Tensor, share: Tensor, often: Tensor) -> None:
-        """Add probabilities `[R, B, C]` of classes `label [R, B]`; on the diagonal, what is missing of it."""
-        classes = torch.arange(self.num_classes, device=label.device)
-        part = torch.where(label[..., None] == classes, 1 - share, share)
-        amounts = (torch.stack((part, part.square())) * _SHARE).round().to(torch.int64) * often[..., None]
-        place = (label[..., None] * self.num_classes + classes).flatten(1)
-        self._sums.scatter_add_(2, place.expand(2, -1, -1), amounts.flatten(2))
 
     def advance(
         self,
@@ -259,10 +247,17 @@ class Margins(State):
             count, sums = _distributed.total(count, group), _distributed.total(sums, group)
         number = count.to(torch.float64)
         self._smooth(sums.to(torch.float64) / (_SHARE if self.signal == "probability" else 1.0), number)
-        if self.signal == "age":
-            self._grow_older(number > 0, sums[0] == 0, group, together)
-        self._count.zero_()
-        self._sums.zero_()
+        if self.signal == "age":  # of samples, or of pairs of classes, which are right if there was no such error
+            if self._labels is None:
+                seen = number.repeat_interleave(self.num_classes, 1) > 0
+                right, wrong = seen & (sums[0] == 0), seen & (sums[0] > 0)
+            else:
+                marks = (marks_of_all(self._observed, group) if together else self._observed)[:, :-1]
+                right, wrong = marks == RIGHT, marks == WRONG
+            self._age.copy_(torch.where(right, 1, torch.where(wrong, self._age + 1, self._age)))
+        for name in self._pending:
+            if name in self._buffers:
+                getattr(self, name).zero_()
         claimed, variance = self._claimed()
         # By sampling, and what smoothing leaves of swings between epochs.
         spread = self._variance + variance + (self._rate(self._times) / 2 * self._swing).nan_to_num(torch.inf)
@@ -307,16 +302,6 @@ class Margins(State):
         self._blend(self._variance, variance, self._times, seen)
         self._blend(self._swing, swing, self._times - 1, seen)
         self._blend(self._claims, now, self._times[..., None], seen[..., None])
-
-    def _grow_older(self, seen: Tensor, none: Tensor, group: _distributed.Group, together: bool) -> None:
-        """Update the ages of samples, or of pairs of classes: `none` says which of these had no error."""
-        if self._labels is None:
-            right, wrong = (seen.repeat_interleave(self.num_classes, 1) & rows for rows in (none, ~none))
-        else:
-            marks = (marks_of_all(self._observed, group) if together else self._observed)[:, :-1]
-            right, wrong = marks == RIGHT, marks == WRONG
-            self._observed.zero_()
-        self._age.copy_(torch.where(right, 1, torch.where(wrong, self._age + 1, self._age)))
 
     def _blend(self, before: Tensor, now: Tensor, times: Tensor, seen: Tensor) -> None:
         """Smooth values in place at the n-th time, where something was observed; the first one stays as it is."""

@@ -25,9 +25,8 @@ def accuracy_by_class(label: _check.Integers, answer: _check.Integers, num_class
     .. math:: a_c = \frac{|\{i : y_i = c, \hat y_i = c\}|}{|\{i : y_i = c\}|}
 
     Args:
-        label: `[B]`, or `[..., B]`.
-        answer: the predicted classes, of the same shape or one that broadcasts. Numbers outside the classes (-1 for no
-            answer) are wrong.
+        label: `[..., B]`.
+        answer: the predicted classes, in a shape that broadcasts. Numbers outside the classes (-1: none) are wrong.
         num_classes: C; by default as many as labels and answers name.
 
     >>> accuracy_by_class([0, 0, 1, 2], [0, 1, 1, 1])
@@ -72,11 +71,8 @@ def macro_f1(accuracy: _check.Numbers, precision: _check.Numbers) -> Tensor:
 
     .. math:: \frac{1}{C} \sum_c \frac{2\, a_c\, p_c}{a_c + p_c}
 
-    Args:
-        accuracy: of each class, `[..., C]`; NaN without a sample.
-        precision: of each class, of the same shape; NaN where it was never answered.
-
-    A class counts 0 if one of the two is NaN or both are zero. It is left out if both are NaN.
+    Accuracy and precision are `[..., C]`. A class counts 0 if one of the two is NaN or both are zero. It is left out if
+    both are NaN.
 
     >>> macro_f1([0.5, 1.0, 0.0], [1.0, 0.5, torch.nan])
     tensor(0.4444, dtype=torch.float64)
@@ -135,9 +131,8 @@ def thirds(counts: _check.Numbers) -> Tensor:
     .. math:: \Big\lfloor \frac{3\,(r_c + s_c)}{2\,C} \Big\rfloor
 
     r is the number of classes with more samples, s that of classes with as many or more: classes of equal size stay
-    together, in the third of their middle. Where C is not divisible by three, the middle has one class more or less
-    than the others. Where the sizes make only two parts, these are head and tail. Without a tail (see `has_tail`)
-    every class is -1.
+    together. Where the sizes make only two parts, these are head and tail. Without a tail (see `has_tail`) every class
+    is -1.
 
     >>> thirds([900, 500, 500, 10]), thirds([50, 50, 50, 50, 5, 5])
     (tensor([0, 1, 1, 2]), tensor([0, 0, 0, 0, 2, 2]))
@@ -155,11 +150,8 @@ def thirds(counts: _check.Numbers) -> Tensor:
 def head_middle_tail(accuracy: _check.Numbers, counts: _check.Numbers) -> Tensor:
     """Return the mean accuracy of the classes in the head, the middle and the tail, `float64 [..., 3]`.
 
-    Args:
-        accuracy: of each class on the test set, `[..., C]`.
-        counts: training samples of each class, `[C]`. They make the parts: see `thirds`.
-
-    NaN for a part without a class, and for all three where the counts have no tail.
+    Training samples of each class, `counts [C]`, make the parts: see `thirds`. NaN for a part without a class, and for
+    all three where the counts have no tail.
 
     >>> head_middle_tail([0.9, 0.8, 0.6, 0.1], [900, 500, 500, 10])
     tensor([0.9000, 0.7000, 0.1000], dtype=torch.float64)
@@ -176,11 +168,8 @@ def class_metrics(
 ) -> dict[str, Tensor]:
     """Return all metrics of this module by name, `float64 [...]` each.
 
-    Args:
-        accuracy: of each class on the test set, `[..., C]`.
-        precision: of each class, `[..., C]`; without it there is no `macro_f1`.
-        counts: training samples of each class, `[C]`; without them there is no `head_accuracy`, `middle_accuracy` and
-            `tail_accuracy`.
+    Without `precision [..., C]` there is no `macro_f1`; without the training samples of each class, `counts [C]`, no
+    `head_accuracy`, `middle_accuracy` and `tail_accuracy`.
 
     >>> metrics = class_metrics([0.9, 0.5, 0.25], counts=[500, 50, 5])
     >>> [f"{name} {float(value):.2f}" for name, value in metrics.items()][:3]
@@ -219,8 +208,7 @@ def _sums(label: _check.Integers, answer: _check.Integers, num_classes: int | No
     """Return right answers, samples and answers by class, `float64 [..., C]`."""
     true, given = _check.integers("label", label), _check.integers("answer", answer)
     _check.broadcasts("answer", given, "label", true.shape)
-    shape = torch.broadcast_shapes(true.shape, given.shape)  # type: ignore[no-untyped-call]
-    true, given = true.expand(shape), given.to(true.device).expand(shape)
+    true, given = torch.broadcast_tensors(true, given.to(true.device))  # type: ignore[no-untyped-call]
     if true.dim() == 0 or true.shape[-1] == 0:
         raise ValueError(f"label must hold at least one label in its last dimension, not {_check.shown(label)}.")
     named = max(1, int(true.max()) + 1, int(given.max()) + 1)

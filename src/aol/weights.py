@@ -134,6 +134,8 @@ class ErrorRates(ClassCounts):
     tensor([0., 2.])
     """
 
+    _smoothed = "_rate"
+
     def __init__(self, num_classes: int, *, rho: _check.Rate = 0.3, device: torch.device | str | None = None) -> None:
         super().__init__(num_classes, rho=rho, device=device)
         self._add("_rate", (len(self._rho), self.num_classes), torch.nan, torch.float32)
@@ -149,9 +151,6 @@ class ErrorRates(ClassCounts):
         before = torch.where(self._rate.isnan(), now.to(torch.float32), self._rate)
         self._rate.copy_(torch.where(now.isnan(), self._rate, blend(before, now, self._rho)))
         self._end()
-
-    def _class_weight(self) -> Tensor:
-        return mean_one(self._rate).masked_fill(self._rho == 0, 1.0)
 
 
 def combine(*weights: _check.Numbers) -> Tensor:
