@@ -16,6 +16,8 @@ from torch.nn import functional as F
 
 import aol
 from aol import criteria
+from tests.support.naive_training import Naive, rate_of
+from tests.support.tiny_runs import make_loop, network, same_network, settings, tiny_pair
 
 C = 4
 LOSSES = {
@@ -127,6 +129,18 @@ def test_in_evaluation_it_is_plain_cross_entropy_and_learns_nothing(make, quiet)
     with getattr(torch, quiet)():
         assert criterion(logits, target).equal(plain)
     assert state(criterion) == before
+
+
+@every_loss
+def test_another_index_is_ignored_as_well(make) -> None:
+    ours, wanted = make(ignore_index=2), make()
+    for step in range(4):
+        logits, target = batch(step, more=(2,))
+        target = torch.where(target == 2, 3, target)
+        target[::4] = -100
+        named = torch.where(target == -100, 2, target)
+        torch.testing.assert_close(ours(logits, named), wanted(logits, target))
+    assert state(ours) == state(wanted)
 
 
 @every_learning_loss
@@ -241,6 +255,35 @@ def test_the_state_follows_the_logits_to_their_device_and_no_value_is_read(make,
     assert {loss.device.type, *(value.device.type for value in criterion.buffers())} == {"meta"}
 
 
+def test_one_graph_serves_samples_of_a_watch() -> None:
+    torch._dynamo.reset()
+    criterion = aol.AgeWeightedLoss(ages=watched("sample"))
+    step = torch.compile(lambda *given: criterion(*given), fullgraph=True, backend="aot_eager")
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for seed in range(50):
+            logits, target = batch(seed)
+            index = torch.randint(24, target.shape, generator=torch.Generator().manual_seed(seed))
+            torch.testing.assert_close(step(logits, target, index), criterion(logits, target, index))
+            if seed % 20 == 3:
+                criterion.ages.observe(range(24), torch.arange(24) % 5 > 0)
+                criterion.ages.advance()
+
+
+@pytest.mark.parametrize(("name", "numbers"), [("counts", C), ("memory", C), ("margins", 3 * C), ("ages", 2 * C)])
+def test_a_training_call_sends_a_few_vectors_once_and_evaluation_nothing(name, numbers, monkeypatch) -> None:
+    sent: list[int] = []
+    for does, value in (("is_initialized", True), ("get_world_size", 2)):
+        monkeypatch.setattr(criteria.dist, does, lambda value=value: value)
+    monkeypatch.setattr(criteria.dist, "all_reduce", lambda value: sent.append(value.numel()))
+    criterion = LOSSES[name]()
+    for more, kind in (((), "hard"), ((2, 3), "soft"), ((), "ignored")):
+        criterion(*batch(more=more, kind=kind))
+    assert sent == [numbers] * 3
+    criterion.eval()(*batch())
+    aol.LogitAdjustedLoss(C, counts=[3] * C)(*batch())
+    assert sent == [numbers] * 3
+
+
 @pytest.mark.parametrize("make", [aol.LogitAdjustedLoss, aol.MarginLoss, aol.AgeWeightedLoss])
 def test_a_hundred_thousand_classes_take_a_few_vectors(make) -> None:
     criterion = make(100_000)
@@ -269,9 +312,13 @@ def test_micro_batches_count_what_their_batch_counts() -> None:
     whole, parts = aol.LogitAdjustedLoss(C), aol.LogitAdjustedLoss(C)
     logits, target = batch(size=12)
     whole(logits, target)
+    offsets = []
     for rows in range(0, 12, 4):
         parts(logits[rows : rows + 4], target[rows : rows + 4])
+        offsets.append(parts.offsets)
     assert state(parts) == state(whole)
+    assert offsets[-1].equal(whole.offsets)
+    assert not offsets[0].equal(offsets[1])  # inside of a step the offsets move
 
 
 def test_mixup_counts_each_sample_once() -> None:
@@ -542,6 +589,39 @@ def test_ages_of_samples_in_a_loop_give_the_weights_of_the_paper() -> None:
         by_class = np.array([ema[label == c].mean() for c in range(C)])
         assert criterion.class_weight.tolist() == pytest.approx(by_class / by_class.mean(), rel=1e-5)
     assert by_class.max() > 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"weighting": "aol"}, {"weighting": "aol", "level": "sample"}, {"margin": "counts-seen", "tau": 1.5}],
+    ids=["aol", "aol of samples", "counts-seen"],
+)
+def test_a_plain_loop_with_the_loss_trains_the_network_of_the_lab(given) -> None:
+    run = settings(rho=0.5, **given)
+    loop = make_loop([run])
+    while not loop.done:
+        loop.run_epoch()
+    naive = Naive(run, tiny_pair())  # for the same images, order and initial network
+    label, everything = torch.tensor(naive.labels), range(len(naive.pool))
+    ages = aol.SampleAges(label, rho=0.5, level=run.level)
+    criterion = aol.AgeWeightedLoss(ages=ages) if run.weighting == "aol" else aol.LogitAdjustedLoss(3, tau=1.5)
+    optimizer = torch.optim.SGD(naive.net.parameters(), momentum=run.momentum, weight_decay=run.weight_decay)
+    for epoch in range(run.epochs):
+        steps = torch.tensor(naive.order(epoch, [1.0] * len(label))).split(run.batch_size)
+        for step, index in enumerate(steps):
+            naive.net.train()
+            optimizer.param_groups[0]["lr"] = rate_of(run, epoch * len(steps) + step, len(steps))
+            logits = naive.net(naive.images(naive.pair.train, [naive.pool[i] for i in index]))
+            loss = criterion(logits, label[index], *[index] * (run.level == "sample"))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        ages.observe(everything, naive.right(naive.pair.train, naive.pool))
+        ages.advance()
+    same_network(network(loop, 0), naive.net.state_dict())
+    assert loop.ages.age[0].equal(ages.age)
+    if run.margin != "none":
+        torch.testing.assert_close(loop.history.by_class("offset")[-1, 0].float(), criterion.offsets)
 
 
 # What is refused
