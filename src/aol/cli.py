@@ -32,7 +32,7 @@ MODULES = {  # command: the module that registers it, and its line in `aol --hel
     "train": ("aol.lab.cli", "Train on a whole data set."),
     "stream": ("aol.lab.cli", "Train on a stream of data that changes over time."),
     "resume": ("aol.lab.study.cli", "Continue the runs of a folder."),
-    "show": ("aol.show", "Print runs as a table, and the classes that are wrong longest."),
+    "show": ("aol.show", "Print the worst classes of each method, and the methods over seeds."),
     "report": ("aol.show", "Write one HTML page of runs, figures, or a table of samples."),
     "study": ("aol.lab.study.cli", "Run and compare grids of runs, built in or from a file."),
     "data": ("aol.lab.cli", "List data sets, or get one."),
@@ -40,7 +40,7 @@ MODULES = {  # command: the module that registers it, and its line in `aol --hel
 DESCRIPTION = "Age of Learning: train with, and look at, how long a model has kept getting something wrong."
 EXAMPLES = (
     "aol train --margin none,counts --seed 0-4      # logit adjustment compared with plain training, five seeds",
-    "aol show runs/latest                           # the table again, and the classes that stay wrong longest",
+    "aol show runs/latest                           # the tables again",
     "aol report runs/latest --open                  # one interactive page",
     "aol COMMAND --help                             # all flags of a command",
 )

@@ -1,4 +1,4 @@
-"""`aol show` and `aol report`: runs as a table, the classes that are wrong longest; one HTML page, figures, samples."""
+"""`aol show` and `aol report`: the worst classes and the gains of methods; one HTML page, figures, samples."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from aol.records.table import RunFrame
 
 FORMATS = ("table", "csv", "json")
-MOST_CLASSES = 5
-_OLD = 1.05  # mean age: below it practically every sample was right in the last epoch
+MOST_METHODS = 50  # that are listed
 FIGURE_FORMATS = ("png", "pdf", "svg")
 SAMPLE_TABLES = (".csv", ".parquet")
 PAGE = "report.html"
@@ -42,7 +41,7 @@ PAGE = "report.html"
 
 @command(
     "show",
-    "Print runs as a table, the classes that are wrong longest, and what to do next.",
+    "Print the worst classes of each method, the methods over seeds, and what to do next.",
     ("aol show runs/latest", "aol show runs/a runs/b", "aol show results --format csv > runs.csv"),
     value("folders", "FOLDER", "--out of a command, a study, a run, or a folder of those", nargs="+", type=path),
     choice("--format", FORMATS, "csv: a row a run, with all settings (default: table)"),
@@ -111,21 +110,27 @@ def _as_json(run: Run, folder: str) -> dict[str, Json]:
 
 
 def print_runs(frame: RunFrame, folders: Sequence[Path], *, asked: int) -> None:
-    """Print the table over seeds, the classes that are wrong longest, and what to do next."""
+    """Print the worst classes of each method, the methods over seeds, and what to do next."""
     from aol.records.store import REQUEST, resume_command
 
     out = console()
-    finished = frame[frame.finished.astype(bool)] if len(frame) else frame
-    if len(finished):
-        _print_table(out, finished)
-        _print_classes(out, finished)
-        _print_oldest(out, finished)
-    _print_unfinished(out, frame)
-    lines = []
-    for run in frame.runs.values():
+    runs = frame.runs
+    finished = [name for name, run in runs.items() if run.finished]
+    by_classes: dict[tuple[str, ...], list[str]] = {}  # methods are compared on the same classes
+    for name in finished:
+        by_classes.setdefault(tuple(runs[name].classes), []).append(name)
+    for names in by_classes.values():
+        _print_methods(out, frame.loc[names])
+    rows, lines = [], []
+    for name, run in runs.items():
+        if not run.finished:
+            epoch = f"{run.epochs[-1] if len(run.epochs) else 0}/{run.planned or '?'}"
+            last = _percent(float(frame["test_last"][name]), ".1f")
+            rows.append((run.method, "" if run.seed is None else str(run.seed), epoch, last))
         if run.failed_at_epoch is not None:
-            where = "" if run.seed is None else f", seed {run.seed}"
-            lines.append(f"Failed: {run.method}{where}: its loss was not finite in epoch {run.failed_at_epoch}.")
+            where = run.method + ("" if run.seed is None else f", seed {run.seed}")
+            lines.append(f"Failed: {where}: its loss was not finite in epoch {run.failed_at_epoch}.")
+    print_table(out, ("in progress", "seed", "epoch", "test %"), rows)
     if len(finished) < asked:
         lines.append(f"{len(finished)}/{asked} runs complete.")
         lines += [f"Continue:       {resume_command(folder)}" for folder in folders if (folder / REQUEST).is_file()]
@@ -133,84 +138,65 @@ def print_runs(frame: RunFrame, folders: Sequence[Path], *, asked: int) -> None:
         lines.append(f"Look closer:    aol report {shlex.join(map(str, folders))} --open")
         lines.append(f"In Python:      aol.load_runs({', '.join(repr(str(folder)) for folder in folders)})")
     for line in lines:
-        out.print(line, soft_wrap=True, markup=False)
+        out.print(line, soft_wrap=True)
 
 
-def _print_unfinished(out: Console, frame: RunFrame) -> None:
-    """Print how far the runs are that are not complete."""
-    rows = []
-    for name, run in frame.runs.items():
-        if not run.finished:
-            epoch = f"{run.epochs[-1] if len(run.epochs) else 0}/{run.planned or '?'}"
-            last = _percent(float(frame["test_last"][name]), ".1f")
-            rows.append((run.method, "" if run.seed is None else str(run.seed), epoch, last))
-    print_table(out, ("in progress", "seed", "epoch", "test %"), rows)
+def _percent(value: float, form: str = ".2f") -> str:
+    return "" if math.isnan(value) else f"{100 * value:{form}}"
 
 
-def _percent(value: float | None, form: str = ".2f") -> str:
-    return "" if value is None or math.isnan(value) else f"{100 * value:{form}}"
+def _print_methods(out: Console, frame: RunFrame) -> None:
+    """Print the methods of runs with the same classes: the worst classes, which no mean hides, the gains, the parts."""
+    from aol.records.compare import methods_of, worst_classes
+    from aol.records.metrics import measure_text, zero_threshold_share
 
-
-def _print_table(out: Console, frame: RunFrame) -> None:
-    from aol.records.compare import compare
-    from aol.records.metrics import is_stream, zero_threshold_share
-
-    runs = list(frame.runs.values())
-    stream = all(is_stream(run) for run in runs)
-    rows = compare(runs, frame["test_second_half_mean" if stream else "test_tail_mean"].tolist())
-    head = ["with", "method", "seeds", "test %", "sd", "gain over none", "95 % interval"]
-    first = 0 if any(row.conditions for row in rows) else 1
-    body = []
+    methods, runs = methods_of(frame), list(frame.runs.values())
+    rows = methods.rows[:MOST_METHODS]
+    worst = [(row.name, *map(_class_cell, worst_classes(row.runs).itertuples())) for row in rows]
+    head = ("method", "worst class", "second", "third")[: max(map(len, worst), default=0)]
+    print_table(
+        out,
+        head,
+        [row for row in worst if row[1:]] if head[1:] else [],
+        "Worst classes on test, % right (n: training samples)",
+    )
+    gains = []
     for row in rows:
         gain = _percent(row.gain.mean, "+.2f") if row.gain else ""
         interval = " to ".join(_percent(end, "+.2f") for end in row.gain.interval or ()) if row.gain else ""
-        cells = (row.conditions, row.method, str(row.seeds), _percent(row.mean), _percent(row.spread), gain, interval)
-        body.append(cells[first:])
-    print_table(out, head[first:], body)
-    if body:
-        what = "the second half of the stream" if stream else "the last 5 % of epochs"
-        text = f"Test accuracy, mean over {what}; sd over seeds; gains are paired by seed, with Student's interval."
-        out.print(text, soft_wrap=True)
+        certain = "*" if methods.verdicts.get(row.name) else ""
+        gains.append((row.name, str(row.seeds), _percent(row.mean), _percent(row.spread), gain + certain, interval))
+    print_table(out, ("method", "seeds", f"{methods.measure} %", "sd", "gain", "95 % interval"), gains)
+    names = (
+        [measure_text("last" if name == "accuracy" else f"{name}_last") for name in rows[0].measures] if rows else []
+    )
+    print_table(
+        out,
+        ("method", *(name.removesuffix(" accuracy") for name in names)),
+        [(row.name, *map(_percent, row.measures.values())) for row in rows if names],
+        "Other measures on test, %",
+    )
+    notes = [methods.about("with *"), methods.answer()] if rows else []
+    if len(methods.rows) > len(rows):
+        notes.append(f"{len(rows)} of {len(methods.rows)} methods are listed; --format csv has all runs.")
     if any(run.failed_at_epoch is not None for run in runs):
-        out.print("A run that diverged counts as chance.", soft_wrap=True)
+        notes.append("A run that diverged counts as chance.")
     zeros = [zero_threshold_share(run) for run in runs if run.settings.get("threshold") is None]
     if zeros := [share for share in zeros if share > 0.0]:
-        text = f"The median accuracy of the classes was 0 in {sum(zeros) / len(zeros):.0%} of the steps, "
-        out.print(f"{text}in which no class grew older. Compare --threshold positive-median.", soft_wrap=True)
+        notes.append(
+            f"The median accuracy of the classes was 0 in {sum(zeros) / len(zeros):.0%} of the steps, in which no "
+            "class grew older. Compare --threshold positive-median."
+        )
+    for note_ in filter(None, notes):
+        out.print(note_, soft_wrap=True)
 
 
-def _print_classes(out: Console, frame: RunFrame) -> None:
-    """Print what the mean over all test samples hides: the worst classes, head and tail."""
-    from aol.records.metrics import measure_text
-    from aol.report.methods import class_table
-
-    rows = class_table(frame)
-    if rows.empty:
-        return
-    names = [measure_text(f"{name}_last").removesuffix(" accuracy") for name in rows.columns]
-    body = [(str(method), *(_percent(float(value)) for value in values)) for method, values in rows.iterrows()]
-    print_table(out, ("method", *names), body, "Classes, test %")
-    if "tail_accuracy" in rows:
-        out.print("head, middle, tail: thirds of the classes by training samples.", soft_wrap=True)
-
-
-def _print_oldest(out: Console, frame: RunFrame) -> None:
-    """Print the classes with the highest age at the end, mean over runs; only of runs on the same data.
-
-    Ages of runs of different length, imbalance or scenario have no common mean.
-    """
-    runs, classes = list(frame.runs.values()), frame.classes()
-    if len({(*run.classes, str(run.counts), run.planned) for run in runs}) > 1 or "age" not in classes:
-        return
-    mean = classes.groupby(["class", "name"], sort=False).mean(numeric_only=True).reset_index()
-    mean = mean[mean["age"] >= _OLD].sort_values("age", ascending=False, kind="stable").head(MOST_CLASSES)
-    body = []
-    for row in mean.to_dict("records"):
-        count = row.get("count", math.nan)
-        shown = "" if math.isnan(count) else f"{count:,.0f}"
-        body.append((str(row["name"]), shown, f"{row['age']:.1f}", _percent(row.get("test_accuracy"), ".1f")))
-    title = "Wrong longest" + (f", mean over {len(runs)} runs" if len(runs) > 1 else "")
-    print_table(out, ("class", "training samples", "age in epochs", "test %"), body, title)
+def _class_cell(row: Any) -> str:
+    """Return a class with its training samples, test accuracy and mean age, as far as these are known."""
+    about = [] if math.isnan(row.count) else [f"n = {row.count:,.0f}"]
+    about += [] if math.isnan(row.age) else [f"age {row.age:.1f}"]
+    right = "" if math.isnan(row.accuracy) else f": {_percent(row.accuracy, '.1f')} %"
+    return f"{row.name}{right} ({', '.join(about)})"
 
 
 # The page

@@ -1,4 +1,4 @@
-"""`aol show`: the table over seeds, the classes that are wrong longest, JSON and CSV."""
+"""`aol show`: the worst classes, methods over seeds, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -59,14 +59,16 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, 
     return status, said.out, said.err
 
 
-def test_the_table_the_oldest_classes_and_what_to_do_next(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_worst_classes_the_gains_and_what_to_do_next(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = shown(capsys, folder)
     assert (status, err) == (0, "")
     lines = [line.split() for line in out.replace("│", " ").splitlines()]
     assert ["none", "3", "52.00", "2.00"] in lines
-    assert ["aol", "ρ=0.5", "class", "3", "57.00", "2.65", "+5.00", "+2.52", "to", "+7.48"] in lines
-    assert ["hen", "5", "7.2", "25.0"] in lines  # raw age, not the smoothed one
-    assert lines.index(["hen", "5", "7.2", "25.0"]) < lines.index(["dog", "50", "2.5", "50.0"])
+    assert ["aol", "ρ=0.5", "class", "3", "57.00", "2.65", "+5.00*", "+2.52", "to", "+7.48"] in lines
+    worst = ["hen:", "25.0", "%", "(n", "=", "5,", "age", "7.2)"]  # raw age, not the smoothed one
+    (first,) = (line for line in lines if line[:1] == ["none"] and line[1:9] == worst)
+    assert first[9:11] == ["dog:", "50.0"]
+    assert lines.index(first) < lines.index(["none", "3", "52.00", "2.00"])
     assert f"aol report '{folder}'" in out
     assert "aol resume" not in out
 
@@ -90,12 +92,28 @@ def test_the_classes_that_accuracy_hides_have_a_table_and_are_in_the_json(
         assert run["macro_f1"] == {"last": 0.4, "tail_mean": 0.4, "best": 0.4}
         assert run["head_accuracy"]["last"] == pytest.approx(0.8, abs=1e-4)
         assert run["per_class_precision"] == [None] * 3
-    run = made_up(Settings(seed=2, epochs=2), 0.9)  # a test set of the head: 0.9, and 0.5 by class
-    run.over_time["test_accuracy"] = np.array([[0.5, 0.5, 0.5], [1.0, 0.25, 0.25]], dtype=np.float32)
-    store.write(run)
+
+
+def test_where_the_test_set_is_a_tail_gains_are_of_balanced_accuracy_and_methods_have_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path)
+    accuracies = {"none": (0.9, [1.0, 0.25, 0.25]), "counts": (0.8, [0.8, 0.7, 0.6])}
+    for margin, (accuracy, by_class) in accuracies.items():
+        run = made_up(Settings(margin=margin, tau=1.0, epochs=2), accuracy)
+        run.over_time["test_accuracy"] = np.array([[0.5, 0.5, 0.5], by_class], dtype=np.float32)
+        run.over_time["age"] = np.ones((2, 3), dtype=np.float32)  # memorised, and wrong on test
+        run.by_class = {"test_accuracy": np.array(by_class), "age": np.ones(3)}
+        run.curves["test_macro_f1"] = np.array([0.1, accuracy / 2])
+        store.write(run)
     _, out, _ = shown(capsys, tmp_path)
-    assert "balanced" in out
-    assert "macro-F1" in out
+    lines = [line.split() for line in out.replace("│", " ").replace("┃", " ").splitlines()]
+    assert ["logit", "adjustment", "(τ", "=", "1)", "1", "70.00", "+20.00"] in lines
+    assert ["logit", "adjustment", "(τ", "=", "1)", "80.00", "40.00", "60.00", "80.00", "70.00", "60.00"] in lines
+    assert ["method", "accuracy", "macro-F1", "worst", "class", "head", "middle", "tail"] in lines
+    worst = next(line for line in lines if line[:1] == ["none"])
+    assert worst[1:6] == ["dog:", "25.0", "%", "(n", "="]
+    assert "gained +20.0 points of balanced accuracy" in out
 
 
 def test_what_is_missing_can_be_continued(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -257,7 +257,7 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path: Path, capsys: pytest.C
     said = capsys.readouterr()
     assert "\x1b" not in said.out + said.err
     assert "epoch 2/2" in said.err
-    for column in ("method", "seeds", "test %", "gain over none", "95 % interval"):
+    for column in ("method", "seeds", "accuracy %", "gain", "95 % interval"):
         assert column in said.out
     assert f"aol report {tmp_path}" in said.out
 

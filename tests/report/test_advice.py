@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from aol.records.compare import MethodRow
+from aol.records.compare import MethodRow, Methods
 from aol.records.history import Answers, pack
 from aol.report.advice import advise
-from aol.report.methods import Methods
 from aol.report.run_data import RunData
 from aol.stats import paired_gain
 from tests.support.made_runs import changed, make_data

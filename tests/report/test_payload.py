@@ -144,6 +144,9 @@ def test_methods_have_seeds_gains_worst_classes_head_and_tail() -> None:
     last = np.stack([data.run.over_time["test_accuracy"][-1] for data in runs[:2]])  # six classes, largest first
     wanted = [last.min(1).mean(), last[:, :2].mean(), last[:, 2:4].mean(), last[:, 4:].mean()]
     assert none["measures"] == pytest.approx(wanted, abs=1e-3)
+    assert [name for name, _ in none["worst"]] == ["class 5", "class 4"]
+    assert none["worst"][0][1] == pytest.approx(last.mean(0).min(), abs=1e-3)
+    assert "Worst class on test: “class 5” (" in str(found["answer"])  # type: ignore[index,call-overload]
     assert payload([])["methods"]["rows"] == []  # type: ignore[index,call-overload]
 
 

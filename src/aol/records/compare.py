@@ -1,18 +1,24 @@
-"""Methods side by side: mean and spread over seeds, and the gain over training without weights, paired by seed."""
+"""Methods side by side: mean and spread over seeds, gains over training without weights, and which are certain."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import pandas as pd
 
+from aol import metrics
+from aol._values import unlike
 from aol.records import METHOD_SETTINGS
-from aol.records.record import Run
-from aol.records.table import differing_settings
-from aol.stats import Gain, paired_gain
+from aol.records.metrics import MEASURES, at_the_end, is_stream
+from aol.records.record import Ints, Run, nan_mean
+from aol.records.table import RunFrame, differing_settings, told_apart
+from aol.stats import Gain, holm, paired_gain
 
 BASELINES = ("none", "plain", "baseline")  # what the baseline may be called in a loop of one's own
+LEVEL = 0.05  # of the error that any method is called better or worse
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,7 @@ class MethodRow:
     spread: float  # its standard deviation; NaN for one seed
     gain: Gain | None  # over the baseline, paired by seed; None where there is no pair
     measures: dict[str, float]  # other measures by name, means over seeds
+    runs: Sequence[Run] = ()
 
     @property
     def name(self) -> str:
@@ -64,14 +71,197 @@ def compare(runs: Sequence[Run], figures: Sequence[float], measures: pd.DataFram
     baseline = by_seed.reindex(pd.MultiIndex.from_frame(table[["conditions", "baseline", "seed"]])).to_numpy()
     table["gain"] = (table["figure"] - baseline).where(table["method"] != table["baseline"])
     by_method = table.groupby(method, sort=False)
-    spreads, means = by_method["figure"].std(), by_method[["figure", *others]].mean()
-    rows = []
-    for (_, part), spread, (mean, *more) in zip(by_method, spreads.tolist(), means.to_numpy().tolist(), strict=True):
-        conditions, name, baseline = (part[column].iloc[0] for column in ("conditions", "method", "baseline"))
-        gains = part["gain"].dropna().tolist()
-        gain = paired_gain(gains) if gains else None
-        measured = dict(zip(map(str, others), more, strict=True))
-        rows.append(MethodRow(conditions, name, baseline, len(part), mean, spread, gain, measured))
+    means, spreads, rows = by_method[["figure", *others]].mean(), by_method["figure"].std(), []
+    for (when, name), (mean, *more), spread in zip(
+        means.index, means.to_numpy().tolist(), spreads.tolist(), strict=True
+    ):
+        places = by_method.groups[when, name]
+        gains, measured = table["gain"][places].dropna().tolist(), dict(zip(map(str, others), more, strict=True))
+        gain, own = paired_gain(gains) if gains else None, [runs[place] for place in places]
+        rows.append(MethodRow(when, name, table["baseline"][places[0]], len(own), mean, spread, gain, measured, own))
     return sorted(
         rows, key=lambda row: (row.conditions, row.method != row.baseline and not row.method.startswith("none"))
     )
+
+
+@dataclass(frozen=True)
+class Methods:
+    """Methods, the baseline first, compared in `measure`: accuracy, or balanced accuracy where the two differ."""
+
+    rows: Sequence[MethodRow] = ()
+    measure: str = "accuracy"
+    balanced: bool = False  # whether the test set is known to be
+
+    @cached_property
+    def tried(self) -> list[MethodRow]:
+        """The methods that have a gain, the largest first."""
+        return sorted((row for row in self.rows if row.gain), key=lambda row: -row.gain.mean if row.gain else 0.0)
+
+    @cached_property
+    def verdicts(self) -> dict[str, str]:
+        """Methods by name that are for certain "better" or "worse" than the baseline: by Holm, over all methods."""
+        gains = {row.name: row.gain for row in self.rows if row.gain}
+        adjusted = zip(gains.items(), holm([gain.p for gain in gains.values()]), strict=True)
+        return {name: "better" if gain.mean > 0 else "worse" for (name, gain), p in adjusted if p < LEVEL}
+
+    @property
+    def better(self) -> list[MethodRow]:
+        """The methods that are better than the baseline for certain, the largest gain first."""
+        return [row for row in self.tried if self.verdicts.get(row.name) == "better"]
+
+    @property
+    def chosen(self) -> str:
+        """A sentence on how the best method was chosen; empty where there is no choice."""
+        many = f" The best of {len(self.tried)} methods was chosen on test data; on new data expect less."
+        return many if len(self.tried) > 1 else ""
+
+    def gain_text(self, row: MethodRow) -> str:
+        """Return what a method gained or lost, in points with its interval.
+
+        >>> from aol.stats import paired_gain
+        >>> row = MethodRow("", "cb", "none", 3, 0.8, 0.01, paired_gain([0.05, 0.06, 0.07]), {})
+        >>> Methods([row]).gain_text(row)
+        'cb gained +6.0 points of accuracy (+3.5 to +8.5, 3 seeds) over none'
+        """
+        if row.gain is None:
+            return row.name
+        gain, points = row.gain, 100 * row.gain.mean
+        seeds = f"{gain.seeds} seeds" if gain.seeds > 1 else "one seed, so it may be chance"
+        interval = "" if gain.interval is None else " to ".join(f"{100 * end:+.1f}" for end in gain.interval) + ", "
+        change, over = (f"gained {points:+.1f}", "over") if points > 0 else (f"lost {-points:.1f}", "against")
+        return f"{row.name} {change} points of {self.measure} ({interval}{seeds}) {over} {row.baseline}"
+
+    def answer(self) -> str:
+        """Return in few sentences which methods are better than none here; empty where nothing was compared."""
+        if not self.tried:
+            return ""
+        better = [self.gain_text(row) for row in self.better]
+        if better:
+            also = f" Also: {'; '.join(better[1:3])}." if better[1:] else ""
+            return f"Best here: {better[0]}.{also}{self.chosen}"
+        none = f"None of the {len(self.tried)} methods gained anything" if self.chosen else "The method gained nothing"
+        return f"{none} for certain. The most: {self.gain_text(self.tried[0])}.{self.chosen}"
+
+    def worst(self) -> str:
+        """Return which class is worst on test: with the first method, and with the one of the largest gain."""
+        said = []
+        for row in (*self.rows[:1], *self.tried[:1]):
+            for worst in worst_classes(row.runs, 1).dropna(subset="accuracy").itertuples():
+                said.append(f"“{worst.name}” ({worst.accuracy:.0%} right) with {row.name}")
+        return f" Worst class on test: {', '.join(said)}." if said else ""
+
+    def about(self, certain: str) -> str:
+        """Return how the numbers were read; `certain` says how certain gains are marked."""
+        text = "On test, at the end of training, mean over seeds."
+        if self.tried:
+            text += (
+                f" Gains are points of {self.measure} over {self.tried[0].baseline}, paired by seed, with Student's "
+                f"interval; those {certain} are certain at {LEVEL:.0%}, corrected for their number (Holm)."
+            )
+        if self.balanced:
+            text += " The test set is balanced: accuracy is balanced accuracy."
+        if any("tail_accuracy" in row.measures for row in self.rows):
+            text += " Head, middle and tail are thirds of the classes by training samples."
+        return text
+
+
+def methods_of(frame: RunFrame) -> Methods:
+    """Return the methods of finished runs, where there are any, with the same classes as the first run."""
+    frame = frame[frame["finished"].astype(bool)] if len(frame) and frame["finished"].any() else frame
+    runs = list(frame.runs.values())
+    alike = [run.classes == runs[0].classes for run in runs]
+    by_run = ends(frame[alike]).dropna(axis=1, how="all") if runs else pd.DataFrame()
+    if "accuracy" not in by_run:
+        return Methods()
+    balanced, measure = is_balanced(by_run), "accuracy"
+    if balanced:
+        by_run = by_run.drop(columns=["balanced_accuracy", "macro_f1"], errors="ignore")
+    elif "balanced_accuracy" in by_run and by_run["balanced_accuracy"].notna().all():
+        measure = "balanced_accuracy"
+    chosen = [run for run, own in zip(runs, alike, strict=True) if own]
+    return Methods(compare(chosen, by_run.pop(measure).tolist(), by_run), measure.replace("_", " "), balanced)
+
+
+def worst_classes(runs: Sequence[Run], most: int = 3) -> pd.DataFrame:
+    """Return the classes with the lowest test accuracy at the end, mean over runs; the oldest, where none was read.
+
+    Columns: `name`, `count` of training samples, `accuracy`, `age`. Classes that are always right are left out.
+    """
+    runs = [run for run in runs if run.failed_at_epoch is None]
+    if not runs:
+        return pd.DataFrame(columns=["name", "count", "accuracy", "age"])
+    unread = np.full(len(runs[0].classes), np.nan)
+    right = [
+        at_the_end(run.over_time["test_accuracy"], stream=is_stream(run))
+        if "test_accuracy" in run.over_time
+        else run.by_class.get("test_accuracy", unread)
+        for run in runs
+    ]
+    accuracy, age = nan_mean(right), nan_mean([run.by_class.get("age", unread) for run in runs])
+    table = pd.DataFrame({"name": runs[0].classes, "count": runs[0].counts or np.nan, "accuracy": accuracy, "age": age})
+    wrong = (table["accuracy"] < 1.0) | (table["accuracy"].isna() & (table["age"] > 1.0))
+    return table[wrong].sort_values(["accuracy", "age"], ascending=[True, False], kind="stable").head(most)
+
+
+# Runs by method, and their classes by size
+
+
+def by_method(frame: RunFrame) -> dict[str, RunFrame]:
+    """Return the runs of each method, by name, in the order of the frame: runs that differ in nothing but their seeds.
+
+    Methods of one name also show the settings that differ.
+    """
+    groups: dict[tuple[object, ...], list[str]] = {}
+    runs = frame.runs
+    for name, run in runs.items():
+        rest = tuple((key, repr(value)) for key, value in sorted(run.settings.items()) if key != "seed")
+        groups.setdefault((run.method, tuple(run.classes), rest), []).append(name)
+    first = [runs[ids[0]] for ids in groups.values()]
+    names = unlike(told_apart([run.method for run in first], first, but=("seed",)))
+    return {name: frame.loc[ids] for name, ids in zip(names, groups.values(), strict=True)}
+
+
+# Measures on test at the end: mean over the last 5 % of epochs, on a stream over its second half
+
+
+def ends(frame: RunFrame) -> pd.DataFrame:
+    """Return a row a run: accuracy and the `MEASURES` on test; the worst tenth where that is more than one class."""
+    streams = np.array([is_stream(run) for run in frame.runs.values()], dtype=bool)
+    names = {"accuracy": "test"} | {measure: f"test_{measure}" for measure in MEASURES}
+    by_run = pd.DataFrame(
+        {
+            measure: frame[f"{name}_second_half_mean"].where(streams, frame[f"{name}_tail_mean"]).astype("float64")
+            for measure, name in names.items()
+        }
+    )
+    several = (by_run["worst_tenth"] - by_run["worst_class"]).abs().gt(1e-9).any()
+    return by_run if several else by_run.drop(columns="worst_tenth")
+
+
+def is_balanced(by_run: pd.DataFrame) -> bool:
+    """Return whether balanced accuracy is known, and is accuracy to the digits that are shown."""
+    if "balanced_accuracy" not in by_run:
+        return False
+    apart = (by_run["balanced_accuracy"] - by_run["accuracy"]).abs()
+    return bool(apart.notna().any() and not apart.gt(1e-4).any())
+
+
+def at_end(method: RunFrame, measure: str = "accuracy") -> tuple[float, float]:
+    """Return mean and standard deviation of a measure over a method's runs, but for those that diverged."""
+    values = ends(method[method["failed_at_epoch"].isna()])[measure]
+    return float(values.mean()), float(values.std())
+
+
+def parts(counts: Sequence[int] | Ints) -> dict[str, Ints]:
+    """Return the classes of head, middle and tail by name: the parts of `aol.metrics.thirds` that have a class.
+
+    A set that is about balanced, as that of a stream whose head moves, is one part.
+
+    >>> {name: classes.tolist() for name, classes in parts([9, 5, 5, 1]).items()}
+    {'head': [0], 'middle': [1, 2], 'tail': [3]}
+    """
+    if not metrics.has_tail(counts):
+        return {"all": np.arange(len(counts))}
+    third = metrics.thirds(counts).numpy()
+    chosen = {name: np.flatnonzero(third == number) for number, name in enumerate(("head", "middle", "tail"))}
+    return {name: classes for name, classes in chosen.items() if len(classes)}

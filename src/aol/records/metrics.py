@@ -8,12 +8,11 @@ every metric: leaving such runs out would favour the method that causes them.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 
 import numpy as np
 
-from aol.records.record import Floats, Matrix, Run
+from aol.records.record import Floats, Matrix, Run, nan_mean
 
 TAIL = 0.05  # of the epochs
 METRICS = {  # parts of a curve
@@ -64,6 +63,11 @@ def is_stream(run: Run) -> bool:
     return run.settings.get("scenario") == "stream"
 
 
+def time_unit(run: Run) -> str:
+    """Return what the time of a run is counted in: "epoch", on a stream "step"."""
+    return "step" if is_stream(run) else "epoch"
+
+
 def accuracy_metrics(values: Floats, *, stream: bool) -> dict[str, float]:
     """Return the metrics of one run from its accuracies by epoch `[E]`, NaN where not measured.
 
@@ -85,17 +89,14 @@ def accuracy_metrics(values: Floats, *, stream: bool) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items()}
 
 
-def at_the_end(values: Floats, *, stream: bool) -> Floats:
+def at_the_end(values: Floats | Matrix, *, stream: bool) -> Floats:
     """Return the mean over the last 5 % of epochs, on a stream over its second half, of `[E, ...]`; NaNs left out.
 
     >>> float(at_the_end(np.arange(40.0), stream=False))
     38.5
     """
     count = len(values) - len(values) // 2 if stream else _tail(len(values))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, which is meant
-        mean: Floats = np.nanmean(values[len(values) - count :], axis=0)
-    return mean
+    return nan_mean(values[len(values) - count :])
 
 
 def run_metrics(run: Run) -> dict[str, float]:

@@ -17,7 +17,7 @@ import re
 import subprocess
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -103,13 +103,19 @@ def by_class_of(readings: Mapping[str, Matrix | Floats]) -> dict[str, Floats]:
     {'age': [2.0], 'train_accuracy': [0.5], 'mean_age': [1.5], 'mean_train_error': [0.25]}
     """
     by_class = {name: values[-1].astype(np.float64) for name, values in readings.items()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, which is meant
-        if "age" in readings:
-            by_class["mean_age"] = np.nanmean(readings["age"].astype(np.float64), axis=0)
-        if "train_accuracy" in readings:
-            by_class["mean_train_error"] = 1.0 - np.nanmean(readings["train_accuracy"].astype(np.float64), axis=0)
+    if "age" in readings:
+        by_class["mean_age"] = nan_mean(readings["age"].astype(np.float64))
+    if "train_accuracy" in readings:
+        by_class["mean_train_error"] = 1.0 - nan_mean(readings["train_accuracy"].astype(np.float64))
     return by_class
+
+
+def nan_mean(values: Sequence[Floats] | Floats | Matrix) -> Floats:
+    """Return the mean over the first dimension without NaNs; of nothing it is NaN."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        mean: Floats = np.nanmean(values, axis=0)
+    return mean
 
 
 # Encoding

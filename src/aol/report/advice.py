@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from aol.records.compare import Methods
+from aol.records.metrics import time_unit
 from aol.records.record import Ints
 from aol.records.samples import Shorts
 from aol.report.label_quality import Masks
-from aol.report.methods import Methods, time_unit
 from aol.report.run_data import RunData, last_known
 
 OLD = 2.0  # a class is old from this mean age on: right in half of the epochs at random, its samples would have it

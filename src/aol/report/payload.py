@@ -16,15 +16,17 @@ import numpy.typing as npt
 
 from aol._values import unlike
 from aol._version import __version__
+from aol.records.compare import MethodRow, Methods, methods_of, parts, worst_classes
 from aol.records.metrics import MEASURES, at_the_end, is_stream
 from aol.records.record import Json, Run, numbers
 from aol.records.samples import Shorts
+from aol.records.table import frame_of
 from aol.report.advice import advise
-from aol.report.methods import Methods, methods_of, parts
 from aol.report.run_data import RunData, last_known, trend
 from aol.report.samples import Samples, choose, doubtful_first, episodes, kaplan_meier, oldest_first
 
 RUNS = 24  # with details; the others are rows of a table
+LISTED = 500  # rows of the table of runs; the methods are those of all runs
 CLASSES = 100_000  # classes of all runs together, with details
 CELLS = 1_000_000  # bytes of readings by class and epoch, all runs together
 COLUMNS = 10_000  # epochs of a reading: more than a screen has, fewer than a browser fails on
@@ -47,31 +49,42 @@ READINGS = {
     "train_margin": 1.0, "test_age": 0.5, "test_loss": 0.5, "test_margin": 1.0, "mean_age": 0.5,
 }  # fmt: skip
 
+_UNUSED = (  # a setting of `aol train`, a value, and what has no meaning then
+    ("scenario", "offline", ("fraction", "stream", "period", "memory", "threshold")),
+    ("weighting", "none", ("rho", "beta", "power", "temper", "level", "after", "factor", "fuse")),
+    ("margin", "none", ("tau", "margin_memory", "gain", "margin_steps")),
+    ("loss", "softmax", ("gamma",)),
+    ("nuisance", "none", ("conflicts",)),
+)  # fmt: skip
+
 
 def payload(runs: Sequence[RunData], *, refresh: float | None = None, now: datetime | None = None) -> dict[str, Json]:
     """Return what the page shows; an open page loads itself again after `refresh` seconds."""
     most = max([len(data.run.classes) for data in runs], default=1)
     detailed = min(len(runs), RUNS, max(2, CLASSES // max(1, most)))
-    methods = methods_of([data.run for data in runs])
+    methods = methods_of(frame_of((data.folder, data.run) for data in runs))
     pictures, names, notes = dict[str, int](), list[list[str]](), list[str]()
     shown: list[Json] = []
-    for place, data in enumerate(runs):
+    for place, data in enumerate(runs[:LISTED]):
         classes = unlike(map(_short, data.run.classes))
         if classes not in names:
             names.append(classes)
         details = _details(data, methods, detailed, pictures, notes) if place < detailed else {}
-        shown.append({"details": place < detailed, "set": names.index(classes)} | _summary(data, details) | details)
+        shown.append(
+            {"details": place < detailed, "set": names.index(classes)} | _summary(data, methods, details) | details
+        )
     if detailed < len(runs):
         notes.append(
-            f"{len(runs)} runs are listed; classes and samples are shown for the first {detailed} of them. "
-            "Give fewer runs to see the others."
+            f"{len(shown)} of {len(runs)} runs are listed; classes and samples are shown for the first {detailed} of "
+            "them. Give fewer runs to see the others."
         )
     if len(methods.rows) > METHODS:
         notes.append(f"Methods: the first {METHODS} of {len(methods.rows)} are listed.")
     when = (now or datetime.now()).astimezone()
     # What the page is about: the data sets, else the folder of the runs, and the date.
     sets = dict.fromkeys(str(name) for data in runs if (name := data.run.settings.get("data") or data.run.data))
-    about = list(sets or dict.fromkeys(data.folder.name for data in runs))
+    folders = dict.fromkeys((data.folder if len(runs) == 1 else data.folder.parent).name for data in runs)
+    about = list(sets or folders)
     more = f" and {len(about) - 3} more" if len(about) > 3 else ""
     return {
         "version": __version__,
@@ -98,23 +111,39 @@ def _methods(methods: Methods) -> dict[str, Json]:
                 "gain": numbers([gain.mean], DIGITS)[0] if gain else None,
                 "interval": numbers(gain.interval, DIGITS) if gain and gain.interval else None,
                 "measures": numbers([*row.measures.values()], DIGITS), "verdict": methods.verdicts.get(row.name, ""),
+                "worst": _worst(row),
             }
         )  # fmt: skip
     measures: list[Json] = [*methods.rows[0].measures] if methods.rows else []
-    named = {"answer": methods.answer(), "about": methods.about(), "measure": methods.measure}
+    named = {
+        "answer": methods.answer() + methods.worst(),
+        "about": methods.about("in colour"),
+        "measure": methods.measure,
+    }
     return {**named, "measures": measures, "rows": rows}
 
 
-def _summary(data: RunData, details: dict[str, Json]) -> dict[str, Json]:
+def _worst(row: MethodRow) -> Json:
+    worst = worst_classes(row.runs, 2)
+    return [[_short(name), right] for name, right in zip(worst["name"], numbers(worst["accuracy"], 3), strict=True)]
+
+
+def _summary(data: RunData, methods: Methods, details: dict[str, Json]) -> dict[str, Json]:
     """Return a row of the table of runs, and its curves; those of the classes only beside `details`."""
     run = data.run
     left_out = set() if details else {f"test_{name}" for name in MEASURES}
-    accuracy = run.curves.get("test_accuracy", np.full(1, np.nan))
+    measure = f"test_{methods.measure.replace(' ', '_')}"
+    accuracy = run.curves.get(measure, run.curves.get("test_accuracy", np.full(1, np.nan)))
     last, tail = numbers([last_known(accuracy), at_the_end(accuracy, stream=is_stream(run))], DIGITS)
     kept = spread(len(run.epochs), POINTS)
     curves = {name: numbers(run.curves[name][kept], DIGITS) for name in sorted(run.curves.keys() - left_out)}
     simple = str | int | float | None  # in JSON; anything else becomes text
-    settings = {_short(key): value if isinstance(value, simple) else str(value) for key, value in run.settings.items()}
+    unused = {name for setting, value, own in _UNUSED if run.settings.get(setting) == value for name in own}
+    settings = {
+        _short(key): value if isinstance(value, simple) else str(value)
+        for key, value in run.settings.items()
+        if value is not None and key not in unused
+    }
     return {
         "name": _short(data.name), "method": _short(run.method), "folder": str(data.folder),
         "finished": run.finished, "failed": run.failed_at_epoch, "planned": run.planned, "passed": len(run.epochs),

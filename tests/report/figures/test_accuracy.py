@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aol.records.compare import by_method, parts
 from aol.report.figures import draw
 from aol.report.figures.accuracy import MOST, accuracy_curves, curve, foremost, head_middle_tail
-from aol.report.methods import by_method, parts
 from aol.report.run_data import RunData
 from tests.support.made_runs import changed, frame, make_data
 

@@ -12,11 +12,10 @@ from aol.lab.study.forest import Estimate, draw_forest
 from aol.lab.study.results import StudyResults, rows_of
 from aol.lab.study.spec import cell_name
 from aol.lab.study.tables import signal_name
-from aol.records.metrics import is_stream
+from aol.records.metrics import is_stream, time_unit
 from aol.records.record import Run
 from aol.report.figures import style
 from aol.report.figures.heatmap import LARGEST, AgeMap, draw_ages
-from aol.report.methods import time_unit
 from aol.stats import Gain
 
 if TYPE_CHECKING:

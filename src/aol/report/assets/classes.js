@@ -1,7 +1,6 @@
 // The classes of one run: age against number of samples, and a table that can be sorted and searched.
 
 const ROWS = 100; // of a table at first; the rest on request
-const NAMED = 30; // points of a chart that carry their names
 const tables = { runs: 12, classes: ROWS, gallery: 24, errors: 24 };
 
 const CLASS_COLUMNS = [
@@ -122,6 +121,22 @@ async function drawScatter() {
   return view && onClick(view, (row) => choose({ klass: row.place }));
 }
 
+// Which points carry their names: the oldest first, as long as no name lies on another. Places are about those of Vega.
+function nameWithRoom(rows, width) {
+  const scaled = (values) => {
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    return values.map((value) => (value - low) / (high - low || 1));
+  };
+  const [x, y] = [scaled(rows.map((row) => Math.log(row.count))), scaled(rows.map((row) => row.age))];
+  const taken = [];
+  for (const at of rows.map((_, place) => place).sort((a, b) => rows[b].age - rows[a].age || a - b)) {
+    const box = [x[at] * width, y[at] * 180, 7 * Math.min(rows[at].name.length, 18) + 8];
+    rows[at].named = taken.length < 30 && taken.every(([left, top, wide]) =>
+      Math.abs(top - box[1]) > 13 || left + wide < box[0] || box[0] + box[2] < left);
+    if (rows[at].named) taken.push(box);
+  }
+}
+
 function scatterSpec(host, rows) {
   const ifChosen = (yes, no) => ({ condition: { test: `datum.place === ${state.klass}`, value: yes }, value: no });
   const accuracy = {
@@ -130,10 +145,12 @@ function scatterSpec(host, rows) {
   };
   const fill = rows.some((row) => known(row.right))
     ? { condition: { test: "isValid(datum.right)", ...accuracy }, value: "transparent" } : { value: "var(--series-0)" };
-  const names = { // with few classes there is room for them
+  const names = { // those that have room
+    transform: [{ filter: "datum.named" }],
     mark: { type: "text", align: "left", dx: 8, dy: -6, fontSize: 11, color: "var(--quiet)", limit: 120 },
     encoding: { text: { field: "name" } },
   };
+  nameWithRoom(rows, fitted(host).width - 110);
   return {
     ...fitted(host), height: 230, title: { text: "Age against number of samples" }, data: { values: rows },
     encoding: {
@@ -149,7 +166,7 @@ function scatterSpec(host, rows) {
         mark: { type: "point", opacity: 1, invalid: null, tooltip: true },
         encoding: { fill, size: ifChosen(160, 60), stroke: ifChosen("var(--mark)", "var(--line)"), strokeWidth: ifChosen(3, 1) },
       },
-      ...(rows.length > NAMED ? [] : [names]),
+      names,
     ],
   };
 }

@@ -58,8 +58,8 @@ function hostsIn(id, count) {
 function drawClassCurves() {
   const run = current();
   const runs = run ? shownRuns().filter((each) => each.details && each.set === run.set) : [];
-  const names = ["age", "weight", "test_accuracy", "train_accuracy"].filter((name) =>
-    state.klass >= 0 && runs.some((each) => column(each, name, state.klass).some(([, value]) => known(value))));
+  const names = ["age", "weight", "test_accuracy", "train_accuracy"].filter((name) => // not weights that are all one
+    state.klass >= 0 && runs.some((each) => column(each, name, state.klass).some(([, value]) => known(value) && (name !== "weight" || value !== 1))));
   fill("class-title", run && state.klass >= 0
     ? [element("h3", {}, "Class ", element("em", {}, run.names[state.klass]), " over time")] : []);
   const hosts = hostsIn("class-curves", names.length);

@@ -10,8 +10,9 @@ const METHOD_COLUMNS = [
   ["Gain", (row) => points(row.gain)],
   ["95% interval", (row) => (row.interval ? row.interval.map(points).join(" to ") : "")],
   ...DATA.methods.measures.map((name, place) => [measureName(name), (row) => percent(row.measures[place])]),
+  ["Worst classes", (row) => row.worst.filter(([, right]) => known(right)).map(([name, right]) => `“${name}” ${percent(right, 0)}`).join(", ")],
 ];
-const columnClass = (name) => `number${{ Gain: " gain", SD: " sd" }[name] || ""}`;
+const columnClass = (name) => (name === "Worst classes" ? "worst" : `number${{ Gain: " gain", SD: " sd" }[name] || ""}`);
 
 // A method has the colour of its run that is shown, so that bars and lines agree; the others have those that are left.
 function methodColours(rows) {
@@ -69,7 +70,7 @@ function drawBars(rows, measures, colours) {
     },
     layer: [
       { mark: { type: "bar", tooltip: true }, encoding: { color: { field: "colour", type: "nominal", scale: null } } },
-      ...(rows.length > 4 ? [] : [number]),
+      ...(fitted(host, 560).width / (parts.length * rows.length) < 36 ? [] : [number]), // where they do not collide
     ],
   }, "Test accuracy of head, middle, tail and worst class by method");
 }

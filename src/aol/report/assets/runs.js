@@ -23,9 +23,10 @@ function oldestClass(run) {
   return known(ages[place]) ? `${run.names[place]} (${short(ages[place])})` : "";
 }
 
+const MEASURE = { accuracy: "Test accuracy" }[DATA.methods.measure] ?? spoken(`test_${DATA.methods.measure.replaceAll(" ", "_")}`);
 const RUN_COLUMNS = [
   [UNIT === "step" ? "Steps" : "Epochs", (run) => whole(run.epochs.at(-1)), "number"],
-  ["Test accuracy, last", (run) => percent(run.lastAccuracy), "number"],
+  [`${MEASURE}, last`, (run) => percent(run.lastAccuracy), "number"],
   [STREAMS ? (UNIT === "step" ? "Mean of second half" : "Mean at the end") : "Mean of last 5%", (run) => percent(run.tailAccuracy), "number"],
   ["Mean class age", (run) => (run.details ? short(meanOf(ageOf(run))) : ""), "number"],
   ["Oldest class", oldestClass, ""],
@@ -75,9 +76,9 @@ function drawClassPick() {
 }
 
 // A button that chooses a class, or no class where it is chosen already.
-const classButton = (run, place, kind, key) => button(run.names[place], {
+const classButton = (run, place, kind, key, then = () => {}) => button(run.names[place], {
   class: kind, "aria-pressed": state.klass === place, "data-key": `${key}-${place}`,
-  onclick: () => choose({ klass: state.klass === place ? -1 : place }),
+  onclick: (event) => { choose({ klass: state.klass === place ? -1 : place }); then(event); },
 });
 
 // A line may not end between the dashes of a flag and its name.
@@ -86,9 +87,10 @@ const unbroken = (text) => text.split(/(--[\w-]+)/).map((word, at) => (at % 2 ? 
 function drawAdvice() {
   const run = current();
   if (!run) return;
+  fill("advice-about", `${run.name}, the run that is chosen above.`);
   keepingFocus(() => fill("advice-list", run.advice.map(({ kind, text, see, classes, more }) => element("li", { class: `kind-${kind}` },
     element("p", {}, unbroken(text), " ", element("a", { href: `#${see}`, class: "see", onclick: (event) => goTo(event, see) }, "Show")),
-    classes.length ? element("p", { class: "chips" }, classes.map((place) => classButton(run, place, "chip", "chip")),
+    classes.length ? element("p", { class: "chips" }, classes.map((place) => classButton(run, place, "chip", "chip", (event) => state.klass === place && goTo(event, see))),
       more ? ` and ${times(more, "more class")}` : "") : null))));
 }
 
@@ -147,8 +149,6 @@ function drawSettings() {
 function drawAbout() {
   fill("about-body",
     element("p", {}, `Written ${DATA.written} by aol ${DATA.version}. The page needs no network and sends nothing.`),
-    element("p", {}, "A right answer sets a sample's age to 1, a wrong one adds 1. A class's age is the mean age of its "
-      + "samples; weights follow the smoothed age. An old class or sample is one that has been wrong for long."),
     element("p", {}, DATA.notes.length ? "To keep the page small:" : "This page shows everything that was recorded."),
     element("ul", {}, DATA.notes.map((note) => element("li", {}, note))));
 }

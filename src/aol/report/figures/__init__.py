@@ -1,6 +1,6 @@
 """Matplotlib figures of runs, at the width of a column. Matplotlib is imported when something is drawn.
 
-`style.py` is the look of all figures, `aol.report.methods` has the numbers behind them.
+`style.py` is the look of all figures, `aol.records.compare` has the numbers behind them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pathlib import Path
 
 from aol._files import write_atomically
 from aol._values import unlike
+from aol.records.compare import by_method
 from aol.records.table import RunFrame
 from aol.report.figures import style
 from aol.report.figures.accuracy import accuracy_curves, head_middle_tail
 from aol.report.figures.heatmap import heatmap
-from aol.report.methods import by_method
 
 
 def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] = ("png",)) -> list[Path]:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from aol.records.compare import at_end, parts
+from aol.records.metrics import time_unit
 from aol.records.table import RunFrame
 from aol.report.figures import style
-from aol.report.methods import at_end, parts, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

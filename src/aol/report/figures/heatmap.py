@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aol import metrics
+from aol.records.metrics import time_unit
 from aol.records.record import Floats, Ints, Run
 from aol.report.figures import style
-from aol.report.methods import time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

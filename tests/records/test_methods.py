@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from aol.records.compare import MethodRow
+from aol.records.compare import MethodRow, Methods, at_end, by_method, methods_of, parts
 from aol.records.metrics import at_the_end
-from aol.report.methods import Methods, at_end, by_method, methods_of, parts
 from aol.report.run_data import RunData
 from aol.stats import Gain, paired_gain
 from tests.support.made_runs import changed, frame, make_data
@@ -59,7 +58,7 @@ def test_where_the_test_set_is_not_balanced_balanced_accuracy_decides(balanced: 
             by_class = data.run.over_time["test_accuracy"] / 2 + 0.3 + change
             curve = by_class.mean(1) if balanced else by_class.mean(1) - 2 * change
             runs.append(changed(data, over_time={"test_accuracy": by_class}, curves={"test_accuracy": curve}))
-    methods = methods_of([data.run for data in runs])
+    methods = methods_of(frame(*runs))
     _, aol = methods.rows
     assert aol.gain is not None
     assert aol.gain.mean == pytest.approx(-0.101, abs=1e-6)
@@ -67,8 +66,8 @@ def test_where_the_test_set_is_not_balanced_balanced_accuracy_decides(balanced: 
     assert methods.balanced == balanced
     assert methods.measure == ("accuracy" if balanced else "balanced accuracy")
     assert ("accuracy" in aol.measures) != balanced
-    unread = [changed(data, over_time={}, by_class={}).run for data in runs]
-    assert (methods_of(unread).measure, methods_of(unread).balanced) == ("accuracy", False)
+    unread = methods_of(frame(*(changed(data, over_time={}, by_class={}) for data in runs)))
+    assert (unread.measure, unread.balanced) == ("accuracy", False)
 
 
 def test_methods_are_runs_that_differ_in_their_seed_alone() -> None:
