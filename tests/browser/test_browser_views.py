@@ -157,23 +157,29 @@ def test_labels_are_enlarged_marked_filtered_and_exported_by_their_own_names(ope
     page.keyboard.press("ArrowRight")
     assert page.locator("#zoom p.quiet").inner_text() != first
     page.keyboard.press("2")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("4")
+    assert page.locator("#zoom .mark.accepted").inner_text() == "Use “class 1”"
     page.keyboard.press("Escape")
     expect(page.locator("#zoom")).to_be_hidden()
     assert (
         page.locator("#error-list .marked-wrong").count() == page.locator("#error-list .marked-ambiguous").count() == 1
     )
+    assert page.locator("#error-list .marked-accepted").count() == 1
     page.reload()
     page.wait_for_selector("html[data-ready]")
     page.locator("#pick-marked").select_option("none")
-    assert page.locator("#error-list li").count() == 3
+    assert page.locator("#error-list li").count() == 2
     page.locator("#pick-marked").select_option("ambiguous")
     assert page.locator("#error-list li").count() == 1
     with page.expect_download() as download:
         page.locator("#export-marks").click()
     with download.value.path().open(newline="", encoding="utf-8-sig") as file:
         found = list(csv.DictReader(file))
-    assert sorted(row["mark"] for row in found) == ["ambiguous", "wrong"]
+    corrected = {row["mark"]: (row["corrected"], row["corrected_name"]) for row in found}
+    assert corrected == {"wrong": ("", ""), "ambiguous": ("0", "class 0"), "accepted": ("1", "class 1")}
     for row in found:
+        assert (row["index"], row["label"]) == (str(3 * ids.index(row["id"].removeprefix("'"))), "0")
         assert row["id"].removeprefix("'") in ids
         assert row["id"].startswith("'=")  # no formula for a spreadsheet
         assert (row["label_name"], row["prediction_name"], row["likely_label_error"]) == ("class 0", "class 1", "True")

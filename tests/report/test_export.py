@@ -50,6 +50,8 @@ def test_csv_and_parquet_hold_every_sample_most_suspicious_first(tmp_path: Path)
     assert [row["id"] for row in rows] == [str(samples.index[row]) for row in order]
     assert [row["label_name"] for row in rows] == [data.run.classes[samples.label[row]] for row in order]
     assert table["prediction_name"] == [data.run.classes[samples.prediction[row]] for row in order]
+    suggested = [data.run.classes[samples.suggestion[row]] for row in order]
+    assert table["suggested_name"] == [row["suggested_name"] for row in rows] == suggested
     assert {row["id"] for row in rows[:5]} == {str(3 * row) for row in range(5)}  # those with wrong labels
 
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from aol import _check
@@ -54,9 +53,8 @@ def find_label_errors(source: Any) -> pd.DataFrame:
 
 def label_errors(samples: Samples) -> pd.DataFrame:
     """Return the frame of one run, in the order of its samples."""
-    suggested = np.where(samples.suggested < 0, samples.label, samples.suggested)
     columns = {
-        "index": samples.index, "label": samples.label, "suggested": suggested,
+        "index": samples.index, "label": samples.label, "suggested": samples.suggestion,
         "score": samples.suspicion, "flagged": samples.likely_mislabelled,
     }  # fmt: skip
     return pd.DataFrame(columns, index=samples.index)

@@ -257,8 +257,9 @@ def _samples(data: RunData, samples: Samples, runs: int, pictures: dict[str, int
     if any(picture and places[row] < 0 for row, picture in shown.items()):
         notes.append("The page has pictures of the first samples only, to stay small.")
     whole = {
-        "isLikely": samples.likely_mislabelled.astype(int), "label": samples.label, "prediction": samples.prediction,
-        "age": samples.age, "wrongEpochs": samples.wrong, "seenEpochs": samples.seen,
+        "isLikely": samples.likely_mislabelled.astype(int), "index": samples.index, "label": samples.label,
+        "prediction": samples.prediction, "suggested": samples.suggestion, "age": samples.age,
+        "wrongEpochs": samples.wrong, "seenEpochs": samples.seen,
     }  # fmt: skip
     rounded = {
         "confidence": samples.confidence, "top": samples.top, "average": samples.mean_confidence,

@@ -83,6 +83,11 @@ class Samples(SampleTable):
         """Which labels are likely wrong."""
         return np.asarray(self.suspicion > 0.5)
 
+    @property
+    def suggestion(self) -> Shorts:
+        """The most frequent wrong answer; the label, where there was none."""
+        return np.where(self.suggested < 0, self.label, self.suggested).astype(np.int32)
+
     @cached_property
     def _pairs(self) -> pd.DataFrame:
         """The labels and last answers that occur together, and how often."""

@@ -76,6 +76,7 @@ def _table(data: RunData) -> pd.DataFrame:
     table = {
         "id": ids, "index": samples.index, "label": samples.label, "label_name": names[samples.label],
         "prediction": samples.prediction, "prediction_name": names[samples.prediction],
+        "suggested": samples.suggestion, "suggested_name": names[samples.suggestion],
         "confidence": samples.confidence, "prediction_probability": samples.top,
         "mean_confidence": samples.mean_confidence, "mean_other": samples.mean_other, "age": samples.age,
         "ema": samples.ema, "episodes": samples.episodes, "epochs_seen": samples.seen, "epochs_wrong": samples.wrong,
@@ -83,6 +84,9 @@ def _table(data: RunData) -> pd.DataFrame:
         "label_quality": (1.0 - samples.suspicion).astype(np.float32),
     }  # fmt: skip
     return pd.DataFrame(table).iloc[np.argsort(-samples.suspicion, kind="stable")]
+
+
+_TEXTS = ("id", "label_name", "prediction_name", "suggested_name")
 
 
 def export(data: RunData, path: str | os.PathLike[str]) -> Path:
@@ -93,7 +97,7 @@ def export(data: RunData, path: str | os.PathLike[str]) -> Path:
     """
     place, table, buffer = Path(path), _table(data), io.BytesIO()
     if place.suffix.lower() == ".csv":
-        texts = {name: table[name].map(spreadsheet_text) for name in ("id", "label_name", "prediction_name")}
+        texts = {name: table[name].map(spreadsheet_text) for name in _TEXTS}
         content = table.assign(**texts).to_csv(index=False, float_format="%.6g", lineterminator="\n")
         # Without a mark, spreadsheets take UTF-8 for something else.
         buffer.write(content.encode("ascii" if content.isascii() else "utf-8-sig"))

@@ -1,12 +1,16 @@
 // Marks on labels: what the viewer found, kept in this browser and written as CSV with the samples' own names.
 
-const MARKS = { wrong: "Wrong label", ambiguous: "Ambiguous", fine: "Fine" };
+const MARKS = { wrong: "Wrong label", ambiguous: "Ambiguous", fine: "Fine", accepted: "Accepted suggestion" };
 const MARKS_KEPT = `aol-marks:${location.pathname}`;
 const marks = new Map(Object.entries(remembered(() => JSON.parse(localStorage.getItem(MARKS_KEPT))) || {})
   .filter(([, mark]) => Object.hasOwn(MARKS, mark)));
 // The same sample in every run of its data set: the file may be written again for another one.
 const markKey = ({ settings, names }, samples, row) => JSON.stringify([settings.data ?? "", names.length, names[0], samples.id[row]]);
 const markOf = (run, samples, row) => marks.get(markKey(run, samples, row)) || "";
+
+// A suggestion can be accepted where there is one: another class than the label.
+const suggestedOf = (run, samples, row) => run.names[samples.suggested[row]] ?? samples.suggested[row];
+const marksFor = (samples, row) => Object.keys(MARKS).filter((mark) => mark !== "accepted" || samples.suggested[row] !== samples.label[row]);
 
 function setMark(run, samples, row, mark) {
   const key = markKey(run, samples, row);
@@ -18,7 +22,7 @@ function setMark(run, samples, row, mark) {
 
 function markButtons(run, samples, row, where, after = () => {}) {
   return element("div", { class: "markers", role: "group", "aria-label": `Mark sample ${samples.id[row]}` },
-    Object.entries(MARKS).map(([mark, text]) => button(text, {
+    marksFor(samples, row).map((mark) => button(mark === "accepted" ? `Use “${suggestedOf(run, samples, row)}”` : MARKS[mark], {
       class: `mark ${mark}`, "aria-pressed": markOf(run, samples, row) === mark, "data-key": `mark-${where}-${mark}`,
       onclick: () => { setMark(run, samples, row, mark); after(); },
     })));
@@ -37,26 +41,29 @@ function csvCell(value) {
 function markRows() {
   const found = new Map();
   for (const run of RUNS.filter(({ samples }) => samples)) {
-    const { id, label, prediction, suspicion, isLikely, age } = run.samples;
+    const { id, index, label, prediction, suggested, suspicion, isLikely, age } = run.samples;
     id.forEach((name, row) => {
       const key = markKey(run, run.samples, row);
       if (!marks.has(key) || found.has(key)) return;
-      found.set(key, [name, run.names[label[row]], run.names[prediction[row]], suspicion[row], isLikely[row] ? "True" : "False", age[row],
-        marks.get(key)]);
+      const mark = marks.get(key);
+      const corrected = { wrong: "", accepted: suggested[row] }[mark] ?? label[row]; // wrong: which class is right is not known
+      found.set(key, [name, index[row], label[row], run.names[label[row]], run.names[prediction[row]], corrected, run.names[corrected],
+        suspicion[row], isLikely[row] ? "True" : "False", age[row], mark]);
     });
   }
   return [...found.values()];
 }
 
 function exportMarks() {
-  const head = ["id", "label_name", "prediction_name", "suspicion", "likely_label_error", "age", "mark"];
+  const head = ["id", "index", "label", "label_name", "prediction_name", "corrected", "corrected_name", "suspicion", "likely_label_error",
+    "age", "mark"];
   const text = [head, ...markRows()].map((row) => row.map(csvCell).join(",")).join("\n");
   const href = URL.createObjectURL(new Blob(["\ufeff", text, "\n"], { type: "text/csv" }));
   element("a", { href, download: "marks.csv" }).click();
   setTimeout(() => URL.revokeObjectURL(href), 1000);
 }
 
-// One sample, large, with everything known of it. Arrows go on, 1, 2 and 3 mark.
+// One sample, large, with everything known of it. Arrows go on, 1, 2 and 3 mark, 4 accepts the suggestion.
 function enlarge(rows, at) {
   const box = part("zoom");
   const [run, samples] = [current(), samplesOf()];
@@ -77,7 +84,7 @@ function enlarge(rows, at) {
   };
   box.onkeydown = (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key] || 0;
-    const mark = Object.keys(MARKS)[Number(event.key) - 1];
+    const mark = marksFor(samples, rows[at])[Number(event.key) - 1];
     if (mark) setMark(run, samples, rows[at], mark);
     if (by && at + by in rows) at += by;
     if (mark || by) again();

@@ -30,7 +30,8 @@ const wrongOf = (samples, row) => `${samples.wrongEpochs[row]} of ${times(sample
 
 function facts(run, samples, row) {
   return definitions("facts", [["Label", run.names[samples.label[row]]], ["Answer", answerOf(run, samples, row)],
-    ["Age", `${whole(samples.age[row])}, ${samples.age[row] > 1 ? `wrong ${times(samples.age[row] - 1, "time")} in a row` : "right"}`]]);
+    ["Age", `${whole(samples.age[row])}, ${samples.age[row] > 1 ? `wrong ${times(samples.age[row] - 1, "time")} in a row` : "right"}`],
+    ...(samples.suggested[row] === samples.label[row] ? [] : [["Suggested", suggestedOf(run, samples, row)]])]);
 }
 
 function card(run, samples, rows, at, where) {

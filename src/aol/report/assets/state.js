@@ -56,7 +56,7 @@ function recall() {
   }
 }
 
-const CHOICES = { order: ["count", "age", "name"], theme: ["auto", "light", "dark"], marked: ["all", "none", "wrong", "ambiguous", "fine"] };
+const CHOICES = { order: ["count", "age", "name"], theme: ["auto", "light", "dark"], marked: ["all", "none", "wrong", "ambiguous", "fine", "accepted"] };
 function isChoice(name, value) {
   if (name === "zoom") return Array.isArray(value) && value.length === 4 && value.every(Number.isFinite);
   return typeof value === typeof DEFAULTS[name] && (!CHOICES[name] || CHOICES[name].includes(value));
