@@ -20,8 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from comparing import Record, belongs_to, compare, seed_options, setting, write_cases
-from measuring import table
+from measuring import Record, belongs_to, compare, seed_options, setting, table, write_cases
 from sklearn.metrics import balanced_accuracy_score, f1_score
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from comparing import interval
-from measuring import Record, in_words, machine, options, table, write
+from measuring import Record, interval, machine, options, table, write
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -184,7 +183,7 @@ def text(record: Record) -> str:
     words = "Balanced accuracy of cross-entropy, and gains over it in points"
     return "\n\n".join(
         [
-            in_words(record["machine"], record["repeats"]).replace("CPU time", "wall time"),
+            f"{record['machine']}, median of {record['repeats']} calls",
             f"One call, forward and backward, interleaved:\n\n{table(calls)}",
             f"{words}, {record['seeds']} seeds:\n\n{rows(record['offline'])}",
             f"A stream whose classes swap sizes every {MOVES_EVERY:,} labels:\n\n{rows(record['stream'])}",

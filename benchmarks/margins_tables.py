@@ -12,7 +12,7 @@ import warnings
 from itertools import product
 
 import numpy as np
-from comparing import Record, belongs_to, report, seed_options, tables
+from measuring import Record, belongs_to, report, seed_options, tables
 from sklearn.base import BaseEstimator
 from sklearn.metrics import recall_score
 

@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: time, memory, a description of the machine, a table, and the record."""
+"""Shared by the benchmarks: the machine, options, records, tables, and comparisons with one figure per seed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import argparse
 import json
 import os
 import platform
-import statistics
-import time
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,57 +18,11 @@ import torch
 
 import aol
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+from comparison import interval
+
 RESULTS = Path(__file__).parent / "results"
 Record: TypeAlias = dict[str, Any]  # as JSON has it
-
-
-def seconds(work: Callable[[], object], repeats: int) -> list[float]:
-    """Return the CPU time of each of several calls, after one that is not counted.
-
-    CPU time, because other work on the same cores does not count in it; with one thread it is what a clock would show
-    on an idle machine.
-    """
-    work()
-    times = []
-    for _ in range(repeats):
-        began = time.process_time()
-        work()
-        times.append(time.process_time() - began)
-    return times
-
-
-def summary(times: Sequence[float]) -> dict[str, float]:
-    """Return the median of some times, and how far they spread."""
-    return {"median_s": statistics.median(times), "fastest_s": min(times), "slowest_s": max(times)}
-
-
-class PeakMemory:
-    """The most memory this process has held since the start of the block, over what it held then, in bytes.
-
-    Linux only: elsewhere `extra` stays None.
-    """
-
-    extra: int | None = None
-
-    def __enter__(self) -> PeakMemory:
-        self._start = None
-        try:
-            Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from what is held now
-            self._start = _status("VmRSS")
-        except OSError:
-            pass
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._start is not None:
-            self.extra = max(0, _status("VmHWM") - self._start)
-
-
-def _status(key: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{key}:"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"no {key} in /proc/self/status")
 
 
 def machine() -> dict[str, object]:
@@ -90,15 +45,6 @@ def machine() -> dict[str, object]:
     }
 
 
-def in_words(setting: Record, repeats: int) -> str:
-    """Return the line above every table."""
-    return (
-        f"{setting['cpu']}, {setting['cores']} cores, {setting['threads']} thread(s); Python {setting['python']}, "
-        f"torch {setting['torch']}, NumPy {setting['numpy']}, aol {setting['aol']}; CPU time, median of {repeats}; "
-        f"load {setting['load_before']} at the start."
-    )
-
-
 def table(rows: Sequence[dict[str, str]]) -> str:
     """Return rows as a Markdown table, which also reads well in a terminal."""
     heads = list(rows[0])
@@ -117,3 +63,113 @@ def options(description: str, result: str) -> argparse.ArgumentParser:
 def write(record: Record, out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+
+
+def setting(*packages: str) -> dict[str, object]:
+    """Return the hardware and versions that figures belong to."""
+    return machine() | {"packages": {name: version(name) for name in packages}}
+
+
+def seed_options(description: str, result: str, seeds: int) -> argparse.ArgumentParser:
+    """Return the options that all comparisons have."""
+    parser = options(description, result)
+    parser.add_argument("--seeds", type=int, default=seeds, help="runs of each method")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--processes", type=int, default=1, help="seeds at a time")
+    return parser
+
+
+def report(
+    one_seed: Callable[..., list[Record]],
+    cases: Iterable[tuple[object, ...]],
+    given: argparse.Namespace,
+    *,
+    keys: Sequence[str],
+    settings: Sequence[str],
+    packages: Sequence[str],
+    text: Callable[[Record], str],
+) -> int:
+    """Run every case with every seed, print the tables and write the record, with the named options in it."""
+    before = setting(*packages)
+    jobs = [(*case, seed) for case in cases for seed in range(given.first, given.first + given.seeds)]
+    runs = compare(one_seed, jobs, keys, given.processes)
+    chosen = {name: getattr(given, name) for name in settings}
+    record: Record = {"machine": before, "seeds": given.seeds, **chosen, "cases": runs}
+    write_cases(record, given.out)
+    print(text(record))
+    return 0
+
+
+def compare(
+    one_seed: Callable[..., list[Record]], jobs: Sequence[tuple[object, ...]], keys: Sequence[str], processes: int
+) -> list[Record]:
+    """Run all jobs, several at a time, and return their runs as cases: one per value of `keys`, a figure per seed.
+
+    A job is one seed and returns a run for each method.
+    """
+    with ProcessPoolExecutor(processes) as pool:
+        runs = [run for job in pool.map(one_seed, *zip(*jobs, strict=True)) for run in job]
+    cases: dict[tuple[object, ...], Record] = {}
+    for run in runs:
+        case = cases.setdefault(tuple(run[key] for key in keys), {key: run[key] for key in keys})
+        for name in [name for name in run if name not in keys]:
+            case.setdefault(name, []).append(run[name])
+    return list(cases.values())
+
+
+def write_cases(record: Record, out: Path) -> None:
+    """Write a record with one line per case, for readable diffs."""
+    head = json.dumps({key: value for key, value in record.items() if key != "cases"}, indent=2, ensure_ascii=False)
+    lines = ",\n    ".join(json.dumps(case, ensure_ascii=False) for case in record["cases"])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(f'{head.rstrip("}").rstrip()},\n  "cases": [\n    {lines}\n  ]\n}}\n')
+
+
+def belongs_to(record: Record) -> str:
+    """Return the line above the tables: n, hardware and versions."""
+    found = record["machine"]
+    packages = ", ".join(f"{name} {number}" for name, number in found["packages"].items())
+    seeds = f"{record['seeds']} seeds; " if "seeds" in record else ""
+    return (
+        f"{seeds}{found['cpu']}, {found['cores']} cores; Python {found['python']}, {packages}, "
+        f"NumPy {found['numpy']}, torch {found['torch']}, aol {found['aol']}."
+    )
+
+
+def cell(now: Sequence[float], before: Sequence[float] | None) -> str:
+    """Return a mean in percent, and its difference to another, with a star if the interval excludes zero.
+
+    >>> cell([0.61, 0.62], [0.5, 0.52])
+    '61.5 (+10.5*)'
+    """
+    mean = f"{100 * np.mean(now):.1f}"
+    if before is None:
+        return mean
+    apart = 100 * (np.asarray(now) - np.asarray(before))
+    low, high = interval(apart)
+    return f"{mean} ({apart.mean():+.1f}{'' if low <= 0 <= high else '*'})"
+
+
+def tables(record: Record, *, rows: tuple[str, str], column: str, measures: Mapping[str, str], baseline: str) -> str:
+    """Return one table per measure: a row for each pair of `rows`, a column for each value of `column`.
+
+    The second of `rows` is the method; its `baseline` is what the others are compared with, seed by seed.
+    """
+    found = {(case[rows[0]], case[rows[1]], case[column]): case for case in record["cases"]}
+    outer, inner, across = (list(dict.fromkeys(key[i] for key in found)) for i in range(3))
+    parts = []
+    for measure, title in measures.items():
+        lines = [
+            {rows[0]: group, rows[1]: method}
+            | {
+                each: cell(
+                    found[group, method, each][measure],
+                    None if method == baseline else found[group, baseline, each][measure],
+                )
+                for each in across
+            }
+            for group in outer
+            for method in inner
+        ]
+        parts.append(f"**{title}**\n\n{table(lines)}")
+    return "\n\n".join(parts)

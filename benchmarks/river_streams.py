@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
-from comparing import Record, belongs_to, report, seed_options, tables
+from measuring import Record, belongs_to, report, seed_options, tables
 
 if TYPE_CHECKING:
     from river.base import Classifier

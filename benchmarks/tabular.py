@@ -6,7 +6,7 @@ import sys
 import time
 from itertools import product
 
-from comparing import Record, belongs_to, report, seed_options, tables
+from measuring import Record, belongs_to, report, seed_options, tables
 
 MEASURES = {"balanced_accuracy": "Balanced accuracy, %", "worst_class": "Recall of the worst class, %"}
 TABLES = ("breast_cancer", "digits", "wine")

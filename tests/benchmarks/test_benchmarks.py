@@ -4,59 +4,33 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-SMALL = {
-    "sample_ages": ["--samples", "3000", "--compared", "500", "--epochs", "4", "--batch", "1024", "--repeats", "2"],
-}
-Measured = Callable[[str, Path], tuple[str, dict[str, Any]]]
 KNOWN = {"cpu", "cores", "threads", "load_before", "system", "python", "torch", "numpy", "aol"}
 
 
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Measured:
-    """Run a benchmark in this process: what it prints, and its record."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-
-    def done(name: str, out: Path) -> tuple[str, dict[str, Any]]:
-        assert importlib.import_module(name).main([*SMALL[name], "--out", str(out)]) == 0
-        return capsys.readouterr().out, json.loads(out.read_text())
-
-    return done
-
-
 def test_ages_are_measured_beside_the_history(
-    measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sample_ages = importlib.import_module("sample_ages")
-    apart, kinds = sample_ages.apart, []
-
-    def one_apart(kind: str, **given: object) -> dict[str, object]:
-        """Give one case a process of its own, as all have outside tests."""
-        kinds.append(kind)
-        if len(kinds) == 1:
-            return apart(kind, **given)
-        return {"kind": kind, **given, **sample_ages.CASES[kind](**given)}
-
-    monkeypatch.setattr(sample_ages, "apart", one_apart)
-    printed, record = measured("sample_ages", tmp_path / "new" / "ages.json")
-    assert kinds == ["library"] * 5 + ["history", "small_batches"]
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    out = tmp_path / "new" / "ages.json"
+    sizes = ["--samples", "3000", "--compared", "500", "--epochs", "4", "--batch", "1024", "--repeats", "2"]
+    assert importlib.import_module("sample_ages").main([*sizes, "--out", str(out)]) == 0
+    record = json.loads(out.read_text())
     assert record["machine"].keys() == KNOWN
     (pair,) = record["compared"]
     assert pair["history"]["state_bytes"] == 4 * 500 * 4
     assert pair["library"]["state_bytes"] < pair["history"]["state_bytes"]
-    assert "all epochs" in printed
+    assert "all epochs" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_the_committed_record_belongs_to_the_benchmark(name: str) -> None:
-    record = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
-    assert record["machine"].keys() == KNOWN
+def test_the_tables_of_ages_are_those_of_their_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    record = json.loads((BENCHMARKS / "results" / "sample_ages.json").read_text())
+    assert importlib.import_module("sample_ages").text(record) in (BENCHMARKS / "README.md").read_text()
 
 
 def test_few_seeds_are_simulated(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,9 +12,9 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
-def comparing(monkeypatch: pytest.MonkeyPatch):
+def measuring(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("comparing")
+    return importlib.import_module("measuring")
 
 
 def one_seed(stream: str, seed: int) -> list[dict[str, object]]:
@@ -30,26 +30,26 @@ CASES = [
 ]
 
 
-def test_runs_become_cases_with_one_figure_a_seed(comparing) -> None:
+def test_runs_become_cases_with_one_figure_a_seed(measuring) -> None:
     jobs = [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
-    assert comparing.compare(one_seed, jobs, ("stream", "method"), 1) == [
+    assert measuring.compare(one_seed, jobs, ("stream", "method"), 1) == [
         {"stream": stream, "method": method, "score": [bonus, 1 + bonus]}
         for stream in ("a", "b")
         for method, bonus in (("bare", 0.0), ("age", 0.5))
     ]
 
 
-def test_a_record_reads_back_and_has_one_line_a_case(comparing, tmp_path: Path) -> None:
+def test_a_record_reads_back_and_has_one_line_a_case(measuring, tmp_path: Path) -> None:
     record = {"machine": {"cpu": "ρ"}, "seeds": 3, "cases": CASES}
-    comparing.write_cases(record, tmp_path / "new" / "record.json")
+    measuring.write_cases(record, tmp_path / "new" / "record.json")
     text = (tmp_path / "new" / "record.json").read_text()
     assert json.loads(text) == record
     assert sum('"method"' in line for line in text.splitlines()) == len(CASES)
 
 
-def test_differences_are_paired_by_seed_and_starred_where_they_are_clear(comparing) -> None:
+def test_differences_are_paired_by_seed_and_starred_where_they_are_clear(measuring) -> None:
     record = {"cases": CASES}
-    text = comparing.tables(
+    text = measuring.tables(
         record, rows=("stream", "method"), column="model", measures={"score": "Score"}, baseline="bare"
     )
     rows = {
