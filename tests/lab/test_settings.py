@@ -32,7 +32,8 @@ from aol.lab.settings import (
         {"augment": 1}, {"weighting": "age"}, {"net": "resnet18"}, {"data": 3}, {"memory": "reservoir:0"},
         {"memory": "reservoir:²"}, {"memory": "some"}, {"schedule": "linear"},
         {"margin": "loss"}, {"tau": -1.0}, {"gain": math.nan}, {"signal": "after"},
-        {"margin_steps": 0}, {"margin_steps": 2.5},
+        {"margin_steps": 0}, {"margin_steps": 2.5}, {"mixup": -1.0}, {"retrain": -1}, {"retrain": 30},
+        {"smoothing": 1.5},
     ],
     ids=str,
 )  # fmt: skip
@@ -54,6 +55,11 @@ def test_a_wrong_setting_is_refused_by_name(given: dict[str, object]) -> None:
         ({"weighting": "old", "scenario": "stream"}, "weighting='old'"),
         ({"weighting": "old", "signal": "none"}, "signal"),
         ({"weighting": "sample-loss", "signal": "train"}, "signal"),
+        ({"mixup": 1.0, "signal": "train"}, "mixup"),
+        ({"mixup": 1.0, "margin": "probability", "margin_steps": 5}, "mixup"),
+        ({"retrain": 5, "margin": "counts"}, "margin"),
+        ({"retrain": 5, "scenario": "stream"}, "scenario"),
+        ({"weighting": "aol-seen", "mechanism": "resample"}, "mechanism"),
     ],
     ids=str,
 )
@@ -86,6 +92,8 @@ def test_settings_that_contradict_each_other_are_refused(given: dict[str, object
         ({"scenario": "stream", "weighting": "aol", "threshold": "median"}, {"scenario": "stream", "weighting": "aol"}),
         ({"scenario": "stream", "threshold": "mean"}, {"scenario": "stream"}),  # ages are not used
         ({"weighting": "aol", "threshold": "mean"}, {"weighting": "aol"}),
+        ({"smoothing": 0.5}, {}),
+        ({"margin": "probability-seen", "margin_steps": 10}, {"margin": "probability-seen"}),
     ],
     ids=str,
 )
@@ -150,6 +158,9 @@ def test_methods_name_what_is_done_and_no_seed() -> None:
     assert Settings(weighting="old", after=3, factor=50).method == "old after=3 ×50"
     assert Settings(weighting="jtt").method == "jtt after=5 balanced"
     assert Settings(weighting="aol", fuse="peak", level="sample", temper=1.5).method == "aol peak sample temper=1.5"
+    assert Settings(margin="counts", mixup=1).method == "logit adjustment (τ = 1) + mixup (α = 1)"
+    assert Settings(retrain=20).method == "over-smoothing (20 epochs, 0.98)"
+    assert Settings(margin="counts-seen", mixup=1).baseline == Settings(retrain=20).baseline == "none"
     assert Settings(weighting="frequency", power=0.25, loss="focal", gamma=2).method == "frequency p=0.25 focal γ=2"
 
 

@@ -10,13 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import mean, median
 
+import pytest
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
+import aol
 from aol import _seeds
 from aol.lab import nets
 from aol.lab.data.images import ImageSet, Pair, split_per_class
+from aol.lab.engine.samples import mixtures
 from aol.lab.settings import Settings
 from aol.longtail import long_tail
 from aol.memory import Reservoir
@@ -64,14 +67,16 @@ def rate_of(run: Settings, step: int, steps: int) -> float:
     epoch = step // steps + 1
     if run.scenario == "stream" and run.schedule == "fixed":
         return run.lr
-    warm = round(run.warmup * steps)
+    warm, epochs = round(run.warmup * steps), run.epochs - run.retrain
+    if epoch > epochs:
+        return run.lr * (1 + math.cos(math.pi * (step - epochs * steps) / (run.retrain * steps))) / 2
     if step < warm:
         return run.lr * (step + 1) / warm
     if run.schedule == "cosine":
-        whole, done = run.epochs * steps - warm, step - warm
+        whole, done = epochs * steps - warm, step - warm
         return run.lr * (1 + math.cos(math.pi * done / whole)) / 2
     if run.schedule == "paper":
-        return run.lr * (1e-4 if epoch >= 0.9 * run.epochs else 1e-2 if epoch >= 0.8 * run.epochs else 1.0)
+        return run.lr * (1e-4 if epoch >= 0.9 * epochs else 1e-2 if epoch >= 0.8 * epochs else 1.0)
     return run.lr
 
 
@@ -105,6 +110,13 @@ class Naive:
         self.offset = [0.0] * self.classes
         self.counted = [0.0] * self.classes
         self.control = None
+        self.module: aol.LogitAdjustedLoss | aol.MarginLoss | aol.AgeWeightedLoss | None = None
+        if run.margin == "counts-seen" and run.mixup:
+            self.module = aol.LogitAdjustedLoss(self.classes, tau=run.tau, memory=run.margin_memory)
+        elif run.margin == "probability-seen":
+            self.module = aol.MarginLoss(self.classes, tau=run.tau, every=run.margin_steps or 0)
+        elif run.weighting == "aol-seen":
+            self.module = aol.AgeWeightedLoss(self.classes, rho=run.rho)
         self.shown_in_window: list[tuple[int, int | list[float], int]] = []
         if run.margin in ("age", "error", "probability"):
             self.control = MarginOracle(
@@ -137,24 +149,54 @@ class Naive:
         run, answers, losses = self.run, [], []
         self.named = []
         steps = math.ceil(len(order) / run.batch_size)
+        again = len(self.told.rate) >= run.epochs - run.retrain  # the head alone is trained
+        if len(self.told.rate) == run.epochs - run.retrain:
+            self.speed = {}
+        mixes = run.mixup > 0 and not again
+        if mixes:
+            real = torch.ones(len(order), dtype=torch.bool)
+            partner, shares = mixtures([run], real, run.batch_size, len(self.told.rate))
         for step in range(steps):
-            part = order[step * run.batch_size : (step + 1) * run.batch_size]
+            start = step * run.batch_size
+            part = order[start : start + run.batch_size]
             rate = rate_of(run, len(self.told.rate) * steps + step, steps)
             if run.margin == "counts-seen":
                 self.count_labels([self.labels[i] for i in part])
-            self.net.train()
-            logits = self.net(self.images(self.pair.train, [self.pool[i] for i in part]))
-            used = list(self.offset)
-            moved = logits + torch.tensor(used)
-            terms = [weights[i] * loss_of(z, self.labels[i], run) for z, i in zip(moved, part, strict=True)]
-            divisor = sum(weights[i] for i in part) if run.divide_by == "weight" else len(part)
-            loss = torch.stack(terms).sum() / (divisor or 1.0)  # no weight at all: a loss of zero
+            self.net.train(not again)
+            images, weight = self.images(self.pair.train, [self.pool[i] for i in part]), [weights[i] for i in part]
+            soft = torch.nn.functional.one_hot(torch.tensor([self.labels[i] for i in part]), self.classes).float()
+            if again:
+                soft = (1 - run.smoothing) * soft + run.smoothing / self.classes
+            if mixes:
+                share = float(shares[0, step])
+                others = [int(i) - start for i in partner[0, start : start + len(part)]]
+                assert sorted(others) == list(range(len(part)))
+                assert 0.5 <= share <= 1
+                images = torch.stack([share * images[i] + (1 - share) * images[j] for i, j in enumerate(others)])
+                soft = torch.stack([share * soft[i] + (1 - share) * soft[j] for i, j in enumerate(others)])
+                weight = [share * weight[i] + (1 - share) * weight[j] for i, j in enumerate(others)]
+            logits = self.net(images)
+            used = self.module.offsets.tolist() if isinstance(self.module, aol.MarginLoss) else list(self.offset)
+            if self.module is not None:
+                loss = self.module(logits, soft if run.mixup else soft.argmax(1))
+                if isinstance(self.module, aol.LogitAdjustedLoss):
+                    assert self.module.offsets.tolist() == pytest.approx(self.offset, abs=1e-5)  # counted once
+            else:
+                moved = logits + torch.tensor(used)
+                terms = [
+                    w * sum(float(s) * loss_of(z, y, run) for y, s in enumerate(target) if s)
+                    for w, z, target in zip(weight, moved, soft, strict=True)
+                ]
+                divisor = sum(weight) if run.divide_by == "weight" else len(part)
+                loss = torch.stack(terms).sum() / (divisor or 1.0)  # no weight at all: a loss of zero
             answers += [int(z.argmax()) == self.labels[i] for z, i in zip(logits, part, strict=True)]
             self.named += self.answers_of(logits)
             losses.append(loss.item())
             self.net.zero_grad()
             loss.backward()
             for name, parameter in self.net.named_parameters():
+                if again and not name.startswith("head"):
+                    continue
                 decay = 0.0 if name == "head.bias" and run.loss != "softmax" else run.weight_decay
                 slope = parameter.grad + decay * parameter.detach()  # type: ignore[operator]
                 self.speed[name] = slope + run.momentum * self.speed.get(name, torch.zeros_like(slope))
@@ -315,6 +357,8 @@ class Naive:
                 mean(w for w, label in zip(weights, self.labels, strict=True) if label == c)
                 for c in range(self.classes)
             ]
+            if isinstance(self.module, aol.AgeWeightedLoss):
+                by_class = self.module.class_weight.tolist()
             told.weight.append(by_class)
             self.look_at_test()
         return told
@@ -366,10 +410,10 @@ class Naive:
             self.set_offset(counts)
             raw = self.class_weights(counts, self.class_ema if started else [1.0] * self.classes)
             weight = one_mean([w**run.temper for w in raw]) if self.weighted(step) else [1.0] * self.classes
-            told.weight.append(weight)
             by_sample = [weight[label] for label in self.labels]
             order = [here[i] for i in self.order(step, [by_sample[i] for i in here])]
             heard = self.learn(order, [1.0] * len(by_sample) if run.mechanism == "resample" else by_sample)  # train
+            told.weight.append(self.module.class_weight.tolist() if run.weighting == "aol-seen" else weight)
             seen, right = order, heard
             if run.signal == "eval":  # evaluate on the memory
                 seen, right = kept, self.right(self.pair.train, [self.pool[i] for i in kept])

@@ -145,6 +145,7 @@ WEIGHTINGS = {
     ),
     "sample-error": Weighting((), ("temper",), True, "mean error rate of each sample", sample_error, True),
     "sample-loss": Weighting((), ("temper",), True, "last loss of each sample", sample_loss, True, needs_loss=True),
+    "aol-seen": Weighting((), ("rho",), False, "age of learning by the answers in training, as aol.AgeWeightedLoss"),
 }
 FROM_ANSWERS = tuple(name for name, weighting in WEIGHTINGS.items() if weighting.needs_answers)
 
@@ -169,6 +170,12 @@ MARGINS = {
         ("tau", "margin_memory"),
         None,
         "from the labels as they come in training, as aol.LogitAdjustedLoss counts them",
+    ),
+    "probability-seen": Margin(
+        "margins by probabilities seen",
+        ("tau", "margin_steps"),
+        None,
+        "from probabilities in training, as aol.MarginLoss moves them",
     ),
     "probability": Margin(
         "margins by probability",

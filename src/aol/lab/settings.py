@@ -92,6 +92,11 @@ class Settings:
     normalisation: str = _train("centred", "centred (as in the paper) or standardised pixels (mean and standard "
         "deviation)", choices=("centred", "standardised"))
     augment: bool = _train(True, "random crops and flips in training: true, false")
+    mixup: float = _train(0.0, "train on mixtures of two images and their labels: α of the Beta distribution of their "
+        "shares, 1 is usual; 0 for none", **_positive)
+    retrain: int = _train(0, "in so many last epochs, train the last layer only, on smoothed labels (label "
+        "over-smoothing; 20 are usual)", low=0)
+    smoothing: float = _train(0.98, "of labels in these epochs", **_share)
 
     weighting: str = _rule("none", "; ".join(f"{name}: {rule.help}" for name, rule in WEIGHTINGS.items()),
         choices=WEIGHTINGS.keys())
@@ -122,8 +127,8 @@ class Settings:
         "twentieth of those between two changes (default: all)", low=1)
     gain: float = _rule(0.1, "speed of margins from answers, each time that they move", low=0.0, high=1e3)
     margin_steps: int | None = _rule(None, "move margins after so many training steps, by the answers in training; a "
-        "hundredth of all steps for fewer than 30 epochs (default: once per epoch or step of a stream, by --signal)",
-        low=1)
+        "hundredth of all steps for fewer than 30 epochs (default: once per epoch or step of a stream, by --signal; "
+        "10 steps for probability-seen)", low=1)
     threshold: float | str | None = _rule(None, "accuracy below which a class grows older: a number, or {words} of the "
         "classes; positive-median is never 0 (default: median)", **_share, words=_check.THRESHOLDS, stream=True)
 
@@ -165,6 +170,19 @@ class Settings:
         ):
             if wrong:
                 raise ValueError(f"signal={self.signal!r} {text}.")
+        if self.mixup and (self.signal == "train" or (of_answers and self.margin_steps)):
+            name = "signal='train'" if self.signal == "train" else f"margin_steps={self.margin_steps}"
+            raise ValueError(
+                f"mixup={self.mixup:g} is not possible with {name}: answers to mixtures are not right or wrong."
+            )
+        if self.weighting == "aol-seen" and self.mechanism == "resample":
+            raise ValueError("mechanism='resample' is not possible with weighting='aol-seen', which weights the loss.")
+        if self.retrain:
+            plain = {"scenario": "offline", "weighting": "none", "margin": "none", "loss": "softmax"}
+            if other := [name for name, value in plain.items() if getattr(self, name) != value]:
+                raise ValueError(f"retrain={self.retrain} needs {other[0]}={plain[other[0]]!r}.")
+            if self.retrain >= self.epochs:
+                raise ValueError(f"retrain must be fewer than all {self.epochs} epochs, not {self.retrain}.")
         if stream and weighting.by_sample(self.level):
             raise ValueError(f"{by_sample} is not possible on a stream, where samples do not come back.")
         if stream and self.stream == "shifting" and self.imbalance is None:
@@ -183,6 +201,7 @@ class Settings:
             (("fuse",), stream),  # class ages are always smoothed
             (("period",), self.stream == "access"),
             (("rho",), not stream and self._fuses_without_rate),
+            (("smoothing",), not self.retrain),
         ):
             if without:
                 unused.update(unset)
@@ -196,7 +215,9 @@ class Settings:
         if self.schedule == "fixed":
             canonical["warmup"] = 0.0
         elif self.warmup is None:
-            canonical["warmup"] = self.epochs / 40
+            canonical["warmup"] = (self.epochs - self.retrain) / 40
+        if self.margin == "probability-seen" and self.margin_steps is None:
+            canonical["margin_steps"] = 10
         if self.divide_by == "auto":  # as in the paper's released code
             canonical["divide_by"] = _usual_divisor(self.loss)
         return canonical
@@ -231,7 +252,9 @@ class Settings:
         >>> Settings(margin="age", gain=0.05).method
         'margins by age (gain 0.05)'
         """
-        words = [] if self.weighting == "none" and self.margin != "none" else [self.weighting]
+        more = [f"mixup (α = {word(self.mixup)})"] if self.mixup else []
+        more += [f"over-smoothing ({self.retrain} epochs, {word(self.smoothing)})"] if self.retrain else []
+        words = [] if self.weighting == "none" and (self.margin != "none" or more) else [self.weighting]
         for name in WEIGHTINGS[self.weighting].settings:
             value = getattr(self, name)
             if name == "rho" and self._fuses_without_rate:
@@ -247,6 +270,8 @@ class Settings:
             values = {name: getattr(self, name) for name in MARGINS[self.margin].settings}
             told = [_OF_MARGINS[name].format(word(value)) for name, value in values.items() if value is not None]
             words += [*(["+"] if words else []), MARGINS[self.margin].title, f"({', '.join(told)})"]
+        for name in more:
+            words += [*(["+"] if words else []), name]
         words += [self.mechanism] if self.mechanism != "reweight" else []
         words += [self.loss] if self.loss != "softmax" else []
         words += [f"γ={word(self.gamma)}"] if self.loss == "focal" else []
@@ -255,12 +280,12 @@ class Settings:
 
     @property
     def baseline(self) -> str:
-        """The method of the runs that this one is compared with: neither weights nor margins, the same loss.
+        """The method of the runs that this one is compared with: no weights, margins, mixtures, the same loss.
 
         >>> Settings(weighting="aol", margin="age", loss="sigmoid").baseline
         'none sigmoid'
         """
-        return replace(self, weighting="none", margin="none", mechanism="reweight").method
+        return replace(self, weighting="none", margin="none", mechanism="reweight", mixup=0.0, retrain=0).method
 
     @property
     def changes_data(self) -> bool:

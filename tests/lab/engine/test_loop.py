@@ -61,6 +61,16 @@ SETS: dict[str, list[Settings]] = {
         stream_settings(signal="before", memory="none", margin=margin, gain=0.5, seed=seed)
         for seed, margin in enumerate(("none", "counts", "age", "error", "probability"))
     ],
+    "losses that learn in every step": [
+        settings(margin="counts-seen", mixup=1.0, seed=0),
+        settings(margin="probability-seen", margin_steps=3, tau=1.5, seed=1),
+        settings(margin="probability-seen", margin_steps=2, mixup=0.5, seed=2),
+        settings(weighting="aol-seen", mixup=0.5, seed=3),
+        settings(margin="counts-seen", margin_memory=30, weighting="aol-seen", seed=4),
+        settings(weighting="aol", loss="sigmoid", mixup=1.0, seed=5),
+        settings(seed=6),
+    ],
+    "retrain": [settings(retrain=2, mixup=mixup, seed=seed) for seed, mixup in enumerate((0.0, 1.0))],
     "train": [settings(signal="train", weighting="aol", lr=0.01, seed=seed) for seed in range(2)],
 } | {
     memory: [stream_settings(memory=memory, weighting=w, seed=seed) for seed, w in enumerate(("none", "aol", "cb"))]

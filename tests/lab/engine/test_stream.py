@@ -65,6 +65,8 @@ def test_a_stream_is_what_the_protocol_says(stream: str, memory: str, kinds: lis
         {"margin": "error", "gain": 0.3, "margin_steps": 2},
         {"signal": "before", "margin": "probability", "gain": 0.5, "margin_steps": 1, "epochs": 8},
         {"margin": "counts-seen", "margin_memory": 30},
+        {"margin": "probability-seen", "margin_steps": 2},
+        {"weighting": "aol-seen", "mixup": 1.0, "memory": "none", "signal": "before"},
         {"threshold": 0.9, "weighting": "aol"},
         {"threshold": "mean", "weighting": "aol"},
         {"period": 1, "imbalance": 20.0, "weighting": "aol"},

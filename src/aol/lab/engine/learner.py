@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aol import _distributed
@@ -22,6 +23,9 @@ from aol.lab.settings import Settings
 from aol.losses import focal_loss, sigmoid_bias, softmax_loss, weighted_mean, with_offset
 
 Shape: TypeAlias = tuple[int, int, int]  # channels, height, width of images
+Mixed: TypeAlias = tuple[
+    Tensor, Tensor
+]  # of mixed images: their other labels [R, B], and the shares of the first [R, 1]
 
 # The most pixels, of all runs together, that a CPU evaluates at once: maps of 16 channels have 4 MiB and stay cached.
 _PIECE = 1 << 16
@@ -90,25 +94,25 @@ def rate_at(settings: Settings, step: int, steps_per_epoch: int) -> float:
 
     All schedules but "fixed" begin with a linear warm-up over a whole number of steps. "paper": then the base rate; a
     hundredth of it from 80 % of the epochs on, a ten-thousandth from 90 % (of 200: epochs 160 and 180, counted from
-    one). "cosine": falls to zero.
+    one). "cosine": falls to zero. The last `retrain` epochs begin again with the base rate, which then falls to zero.
 
     >>> run = Settings(epochs=200, lr=0.1)
     >>> [round(rate_at(run, 10 * epoch, 10), 6) for epoch in (0, 5, 158, 159, 179)]
     [0.002, 0.1, 0.1, 0.001, 1e-05]
     """
-    epoch = step // steps_per_epoch + 1
+    epoch, epochs = step // steps_per_epoch + 1, settings.epochs - settings.retrain
     assert settings.warmup is not None  # Settings replaces None
-    warm = round(settings.warmup * steps_per_epoch)
-    rate = settings.lr
-    if step < warm:
+    warm, total, rate = round(settings.warmup * steps_per_epoch), epochs * steps_per_epoch, settings.lr
+    if epoch > epochs:
+        rate *= 0.5 * (1 + math.cos(math.pi * (step - total) / (settings.retrain * steps_per_epoch)))
+    elif step < warm:
         rate *= (step + 1) / warm
     elif settings.schedule == "cosine":
-        total = settings.epochs * steps_per_epoch
         rate *= 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, total - warm)))
     elif settings.schedule == "paper":
-        if 10 * epoch >= 9 * settings.epochs:
+        if 10 * epoch >= 9 * epochs:
             rate *= 1e-4
-        elif 10 * epoch >= 8 * settings.epochs:
+        elif 10 * epoch >= 8 * epochs:
             rate *= 1e-2
     return rate
 
@@ -126,6 +130,7 @@ class Learner:
         self._quick = self._quickest(self.net)
         self._quick.train()  # all layers, also of a network that comes in evaluation mode
         self._learning = nn.parallel.DistributedDataParallel(self.net) if together else self._quick
+        self.retrains = False  # only the head is trained, on smoothed labels
         self._parameters = list(self.net.parameters())
         self._optimiser = self._make_optimiser()
         kinds: dict[float | None, list[int]] = {}  # γ of the focal loss, 0 for sigmoid, None for softmax: rows
@@ -160,17 +165,36 @@ class Learner:
             group["lr"] = torch.tensor(s.lr, device=self.device)
         return torch.optim.SGD(groups, momentum=s.momentum, fused=True)
 
+    def retrain(self, *, begins: bool) -> None:
+        """Train the head alone from now on, as in evaluation mode, on smoothed labels; it `begins` without momentum."""
+        self.retrains, head = True, set(self.net.head.parameters())
+        for parameter in self._parameters:
+            parameter.requires_grad_(parameter in head)
+        for parameter in head if begins else ():
+            self._optimiser.state.pop(parameter, None)
+        if self._learning is not self._quick:  # which must know what has gradients
+            self._learning = nn.parallel.DistributedDataParallel(self.net)
+
     def step(
-        self, images: Tensor, label: Tensor, weight: Tensor, rate: Tensor, total: Tensor | None = None
+        self,
+        images: Tensor,
+        label: Tensor,
+        weight: Tensor,
+        rate: Tensor,
+        total: Tensor | None = None,
+        mixed: Mixed | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Take one optimiser step on `images [R, B, C, H, W]`; return losses `[R]` and logits `[R, B, K]`.
 
         `total [R]`: the divisor of the weighted losses, where this process holds only a part of the batch.
         """
-        if not self._quick.training:  # setting the mode of each layer takes a while
-            self._learning.train()
+        if self._quick.training is self.retrains:  # setting the mode of each layer takes a while
+            self._learning.train(not self.retrains)
         logits = self._forward(self._learning, images)
-        loss = self._losses(logits if self.offset is None else with_offset(logits, self.offset), label)
+        shown = logits if self.offset is None else with_offset(logits, self.offset)
+        loss = self._losses(shown, label)
+        if mixed is not None:  # all losses are linear in the label
+            loss = torch.lerp(self._losses(shown, mixed[0]), loss, mixed[1])
         if total is None:
             total = torch.where(self.by_count, float(loss.shape[1]), weight.sum(1))
         mean = weighted_mean(loss, weight, total=total)
@@ -190,6 +214,9 @@ class Learner:
         self._optimiser.step()
 
     def _losses(self, logits: Tensor, label: Tensor) -> Tensor:
+        if self.retrains:
+            smoothing, classes = self.settings.smoothing, logits.shape[-1]
+            return softmax_loss(logits, F.one_hot(label, classes) * (1 - smoothing) + smoothing / classes)
         if len(self._by_loss) == 1:  # no rows to gather, whose gradients a GPU would sort to add
             return _loss(self._by_loss[0][0], logits, label)
         parts = [_loss(gamma, logits[rows], label[rows]) for gamma, rows in self._by_loss]

@@ -28,6 +28,7 @@ from aol.lab.engine.run_margins import RunMargins
 from aol.lab.engine.run_weights import RunWeights, SampleSignals
 from aol.lab.engine.samples import orders, pool
 from aol.lab.engine.source import AnyPair, shape_of, sources
+from aol.lab.engine.step_losses import StepLosses
 from aol.lab.engine.stored_source import FromStorage
 from aol.lab.methods import WEIGHTINGS, Inputs
 from aol.lab.settings import Settings, memory_capacity
@@ -73,6 +74,9 @@ class Loop(ABC):
         self.ages: SampleAges | ClassAges = self._make_ages(rho)
         come_back = isinstance(self.ages, SampleAges)
         self.margins = RunMargins(runs, self.num_classes, self.labels if come_back else None, device)
+        losses = StepLosses(runs, self.num_classes, device)
+        self.step_losses = losses if losses.any else None
+        self._has_offsets = self.margins.any or losses.offsets_any
         self._train_pass: TrainPass | None = None
         self._clean_pass: CleanPass | None = None  # over what was trained on
         self._held_out_pass = self._pass_over(self._validation, self.held_out)
@@ -123,8 +127,10 @@ class Loop(ABC):
         self.work = 0
         self._finite = torch.ones(len(self.runs), dtype=torch.bool, device=self.device)
         trained, by_class = self._learn()
-        if self.margins.any:
+        if self._has_offsets:
             by_class["offset"] = self._used_offset
+        if self.step_losses is not None:
+            by_class["weight"] = by_class["weight"] * self.step_losses.class_weight()
         count, accuracy = by_class["train_count"], by_class["train_accuracy"]
         by_epoch: dict[str, Tensor | float] = {
             "epoch": self.epoch + 1,
@@ -159,8 +165,12 @@ class Loop(ABC):
 
     def train_pass(self, position: Tensor, weight: Tensor, counts: Tensor) -> Trained:
         """Train on the samples at `position [R, m]` of the pool, in that order; `counts` of their classes."""
+        s, begin = self.settings, self.settings.epochs - self.settings.retrain
+        if self.epoch >= begin and not self.learner.retrains:
+            self.learner.retrain(begins=self.epoch == begin)
+            self._train_pass = None  # another step
         if self._train_pass is None:
-            observes = self.settings.signal == "train" or self.margins.in_training
+            observes = s.signal == "train" or self.margins.in_training
             self._train_pass = TrainPass(
                 self.learner,
                 self.train,
@@ -168,14 +178,13 @@ class Loop(ABC):
                 size=position.shape[1],
                 observe=self._observe_step if observes else None,
                 observed=self._observed_tensors,
+                losses=self.step_losses,
+                mixes=any(run.mixup for run in self.runs) and not self.learner.retrains,
             )
         self.whole = 4 * position.shape[1] + self._every.numel() + self.held_out.shape[-1]
         weight = weight.masked_fill(self.weights.resampled, 1.0)
-        number, base = self._train_pass.number, self.settings.lr
-        self._rates = [rate_at(self.settings, self.epoch * number + step, number) for step in range(number)]
-        batch = self.settings.batch_size
-        if self.margins.counts_labels:
-            self.margins.count(self.labels[position[:, :batch]])
+        number, base = self._train_pass.number, s.lr
+        self._rates = [rate_at(s, self.epoch * number + step, number) for step in range(number)]
         self._set_offsets(counts)
         place, seeds = self.pool.gather(1, position), [run.seed for run in self.runs]
         steps = self._train_pass.steps(place, position, weight, rates=self._rates, epoch=self.epoch, seeds=seeds)
@@ -187,11 +196,7 @@ class Loop(ABC):
                     self._used_offset = self.learner.offset.clone()  # before margins move: what training ended with
                 # Margins move after the last step, too: no answers wait for the next epoch, which may be that of a
                 # resumed run.
-                moved = self.margins.step(step, self._rates[step - 1] / base if base else 1.0, last=last)
-                if self.margins.counts_labels and not last:
-                    self.margins.count(self.labels[position[:, step * batch : (step + 1) * batch]])
-                    moved = True
-                if moved:
+                if self.margins.step(step, self._rates[step - 1] / base if base else 1.0, last=last):
                     self._set_offsets(counts)
         return self._train_pass.result()
 
@@ -291,10 +296,11 @@ class Loop(ABC):
         yield from self.error_rates.pending()
         yield from self.ages.pending()
         yield from self.margins.pending()
+        yield from () if self.learner.offset is None else (self.learner.offset,)
 
     def _set_offsets(self, counts: Tensor) -> None:
         """Set the offsets of the logits for the coming training steps."""
-        if self.margins.any:
+        if self._has_offsets:
             offsets = self.margins.offsets(counts)
             if self.learner.offset is None:
                 self.learner.offset = torch.zeros_like(offsets)
@@ -326,7 +332,17 @@ class Loop(ABC):
     # State
 
     def _states(self) -> dict[str, Any]:
-        names = ("ages", "learner", "history", "test_ages", "error_rates", "margins", "samples", "signals")
+        names = (
+            "ages",
+            "learner",
+            "history",
+            "test_ages",
+            "error_rates",
+            "margins",
+            "step_losses",
+            "samples",
+            "signals",
+        )
         return {name: state for name in names if (state := getattr(self, name)) is not None}
 
     def state_dict(self) -> dict[str, Any]:

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from aol import _distributed
 from aol.lab.engine.learner import Learner
+from aol.lab.engine.samples import mixtures
 from aol.lab.engine.source import Source
+from aol.lab.engine.step_losses import StepLosses
 from aol.lab.engine.stored_source import FromStorage
 from aol.losses import loss_total
 from aol.readings import SUMS, add_readings, answers, means
@@ -122,6 +124,8 @@ class TrainPass:
         observe: called on the device after each step, without waiting for it, with positions, labels, which were right,
             and answers, each `[R, B]`, and logits `[R, B, C]`.
         observed: returns the tensors that `observe` changes.
+        losses: what losses learn from every batch, where a run has such a loss.
+        mixes: whether runs mix images.
     """
 
     def __init__(
@@ -133,8 +137,11 @@ class TrainPass:
         size: int,
         observe: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None] | None = None,
         observed: Callable[[], Iterable[Tensor]] = tuple,
+        losses: StepLosses | None = None,
+        mixes: bool = False,
     ) -> None:
         self._learner, self._source, self._observe, self._observed = learner, source, observe, observed
+        self._step_losses = losses
         device, runs = learner.device, len(learner.runs)
         self._size, batch = size, learner.settings.batch_size
         rank, self._world = _distributed.world()
@@ -146,6 +153,8 @@ class TrainPass:
         self._weight = torch.zeros(shape, device=device)
         self.number = -(-size // batch)  # of optimiser steps
         self._rates = torch.zeros(self.number, device=device)
+        self._partner = torch.zeros_like(self._place) if mixes else None
+        self._shares = torch.ones((runs, self.number), device=device)
         self._cursor = torch.zeros((), dtype=torch.int64, device=device)
         self._step = torch.zeros_like(self._cursor)
         self._losses = torch.zeros(runs, dtype=torch.float64, device=device)
@@ -171,6 +180,10 @@ class TrainPass:
         self._position.copy_(position[:, self._mine])
         self._weight.copy_(weight[:, self._mine] * self._real)
         self._rates.copy_(torch.tensor(rates))
+        if self._partner is not None:
+            partner, shares = mixtures(self._learner.runs, self._real.cpu(), self._share, epoch)
+            self._partner.copy_(partner)
+            self._shares.copy_(shares)
         for tally in (self._cursor, self._step, self._losses, self._sums):
             tally.zero_()
         left = self._mine.numel()
@@ -213,6 +226,7 @@ class TrainPass:
     def _touched(self) -> Iterator[Tensor]:
         yield from (self._cursor, self._step, self._losses, self._sums)
         yield from self._learner.tensors()
+        yield from () if self._step_losses is None else self._step_losses.buffers()
         yield from self._observed()
 
     def _work(self, size: int, images: Tensor | None = None) -> None:
@@ -224,22 +238,36 @@ class TrainPass:
             assert not isinstance(self._source, FromStorage)
             images = self._source.augmented(place, at)
         real = self._real.index_select(0, at)
-        total = None
+        mixed = total = None
+        if self._partner is not None:  # within the batch
+            partner, share = (
+                self._partner.index_select(1, at) - self._cursor,
+                self._shares.index_select(1, self._step[None]),
+            )
+            runs = torch.arange(len(partner), device=partner.device)[:, None]
+            images = torch.lerp(images[runs, partner], images, share[..., None, None, None])
+            weight = torch.lerp(weight.gather(1, partner), weight, share)
+            mixed = label.gather(1, partner), share
+        if self._step_losses is not None:
+            self._step_losses.before(label[:, real] if self._world > 1 else label, self._learner.offset)
+            weight = weight * self._step_losses.weight(label, mixed)
         if self._world > 1:  # the divisor of each run's losses, over all processes
             by_count = loss_total(real.to(weight.dtype).expand_as(weight))
             total = torch.where(self._learner.by_count, by_count, loss_total(weight))
         rate = self._rates.index_select(0, self._step[None])[0]
-        loss, logits = self._learner.step(images, label, weight, rate, total)
+        loss, logits = self._learner.step(images, label, weight, rate, total, mixed)
         predicted, known = answers(logits)
         right = (predicted == label) & known
         self._losses += loss
         counted = real.to(torch.float64).expand(label.shape)
         self._sums.scatter_add_(2, label.expand(2, -1, -1), torch.stack((right * counted, counted)))
+        position = self._position.index_select(1, at)
+        if self._world > 1:  # padding does not count
+            position, label, right, predicted = (t[:, real] for t in (position, label, right, predicted))
+            logits, mixed = logits[:, real], mixed and (mixed[0][:, real], mixed[1])
+        if self._step_losses is not None:
+            self._step_losses.after(label, right, logits, mixed)
         if self._observe is not None:
-            position = self._position.index_select(1, at)
-            if self._world > 1:  # padding does not count
-                position, label, right, predicted = (t[:, real] for t in (position, label, right, predicted))
-                logits = logits[:, real]
             self._observe(position, label, right, predicted, logits)
         self._cursor += size
         self._step += 1

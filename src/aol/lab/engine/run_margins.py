@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aol.criteria import count_offsets, counts_step
 from aol.lab.methods import MARGINS
 from aol.lab.settings import Settings
 from aol.margins import Margins
@@ -26,7 +25,7 @@ class Part:
 
 
 class RunMargins:
-    """The offsets `[R, C]` of R runs: zero, from class counts, from labels as they come, or from answers.
+    """The offsets `[R, C]` of R runs: zero, from class counts, or from answers.
 
     Args:
         runs: the settings of each run.
@@ -37,19 +36,12 @@ class RunMargins:
     Attributes:
         in_training: the margins that observe training steps.
         in_clean_pass: those that observe clean passes.
-        counts_labels: whether `count` must be given the labels of each batch, before it is trained on.
     """
 
     def __init__(self, runs: Sequence[Settings], num_classes: int, labels: Tensor | None, device: torch.device) -> None:
         self._shape, self._device, self._labels = (len(runs), num_classes), device, labels
         self._by_counts = torch.tensor([row for row, run in enumerate(runs) if run.margin == "counts"], device=device)
         self._tau = torch.tensor([run.tau for run in runs if run.margin == "counts"], dtype=torch.float64)
-        seen = [row for row, run in enumerate(runs) if run.margin == "counts-seen"]
-        self.counts_labels = bool(seen)
-        self._by_labels = torch.tensor(seen, dtype=torch.int64, device=device)
-        self._seen = torch.zeros((len(seen), num_classes), device=device)
-        self._seen_tau = torch.tensor([[runs[row].tau] for row in seen], device=device)
-        self._memory = torch.tensor([[float(runs[row].margin_memory or torch.inf)] for row in seen], device=device)
         self._parts: dict[str, Part] = {}
         for margin, steps in dict.fromkeys((run.margin, run.margin_steps) for run in runs):
             signal = MARGINS[margin].signal
@@ -74,25 +66,16 @@ class RunMargins:
     @property
     def any(self) -> bool:
         """Whether any run has offsets."""
-        return bool(self._parts) or self.counts_labels or self._by_counts.numel() > 0
+        return bool(self._parts) or self._by_counts.numel() > 0
 
     def offsets(self, counts: Tensor) -> Tensor:
         """Return the offsets of every run, `float32 [R, C]`; `counts` is `[C]` or `[R, C]`."""
         offsets = torch.zeros(self._shape, device=self._device)
         if self._by_counts.numel():
             offsets[self._by_counts] = logit_offsets(counts.expand(self._shape)[self._by_counts], self._tau)
-        if self.counts_labels:
-            offsets[self._by_labels] = count_offsets(self._seen, self._seen_tau)
         for part in self._parts.values():
             offsets[part.rows] = part.margins.offsets
         return offsets
-
-    def count(self, label: Tensor) -> None:
-        """Count the labels `[R, B]` of the coming batch."""
-        own = label[self._by_labels]
-        new = torch.zeros_like(self._seen).scatter_add_(1, own, torch.ones_like(own, dtype=self._seen.dtype))
-        limited = counts_step(self._seen, new, self._memory.clamp(max=1e9))
-        self._seen.copy_(torch.where(self._memory.isinf(), self._seen + new, limited))
 
     def observe_logits(self, parts: Iterable[Part], label: Tensor, logits: Tensor, times: Tensor | None = None) -> None:
         """Count probabilities, from `logits [R, B, C]` for classes `label [R, B]`."""
@@ -132,12 +115,9 @@ class RunMargins:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all margins, by name."""
-        counted = {"counts-seen": self._seen.clone()} if self.counts_labels else {}
-        return {**counted, **{name: part.margins.state_dict() for name, part in self._parts.items()}}
+        return {name: part.margins.state_dict() for name, part in self._parts.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state of margins of the same runs."""
-        if self.counts_labels:
-            self._seen.copy_(state["counts-seen"])
         for name, part in self._parts.items():
             part.margins.load_state_dict(state[name])

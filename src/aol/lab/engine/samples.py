@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from aol.lab.settings import Settings, WrongSettingsError
 from aol.longtail import long_tail
 from aol.sampling import draw
 
-_ORDER = 1_000_001  # this use's place in the path of a seed; above every step of a stream
+_ORDER, _MIX = 1_000_001, 1_000_009  # these uses' places in the path of a seed; above every step of a stream
 
 
 def pool(run: Settings, labels: Tensor, shortcut: Shortcut | None = None) -> tuple[Tensor, Tensor]:
@@ -61,3 +62,22 @@ def orders(runs: Sequence[Settings], weight: Tensor, epoch: int) -> Tensor:
                 shuffled[run.seed] = torch.randperm(size, generator=generator(run), device=weight.device)
             rows.append(shuffled[run.seed])
     return torch.stack(rows)
+
+
+def mixtures(runs: Sequence[Settings], real: Tensor, batch: int, epoch: int) -> tuple[Tensor, Tensor]:
+    """Return with which place of its batch each of n places is mixed, `[R, n]`, and its own share, `[R, batches]`.
+
+    The share is λ or 1 - λ, whichever is larger, for all of a batch: its mixtures have the same distribution with both.
+    The share of runs without mixup is one. The last place of a batch is mixed with itself where it is not `real [n]`.
+    """
+    size, number = len(real), -(-len(real) // batch)
+    starts = batch * torch.arange(number)[:, None]
+    partners, shares = [], []
+    for run in runs:
+        generator = _seeds.generator(run.seed, _MIX, epoch)
+        noise = torch.full((number * batch,), 3.0)
+        noise[:size] = torch.rand(size, generator=generator).masked_fill(~real, 2.0)
+        partners.append((noise.view(number, batch).argsort(1) + starts).flatten()[:size])
+        draws = np.random.default_rng(generator.initial_seed()).beta(run.mixup or 1.0, run.mixup or 1.0, number)
+        shares.append(torch.from_numpy(np.maximum(draws, 1 - draws)) if run.mixup else torch.ones(number))
+    return torch.stack(partners), torch.stack(shares).to(torch.float32)
