@@ -48,31 +48,28 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "aol.ages": ("SampleAges", "age_step", "ema_step"),
-        "aol.class_ages": ("ClassAges",),
-        "aol.criteria": ("AgeWeightedLoss", "LogitAdjustedLoss", "MarginLoss"),
-        "aol.indexed": ("Indexed",),
-        "aol.longtail": ("long_tail", "long_tail_counts"),
-        "aol.losses": (
+        "ages": ("SampleAges", "age_step", "ema_step"),
+        "class_ages": ("ClassAges",),
+        "criteria": ("AgeWeightedLoss", "LogitAdjustedLoss", "MarginLoss"),
+        "indexed": ("Indexed",),
+        "longtail": ("long_tail", "long_tail_counts"),
+        "losses": (
             "focal_loss", "is_correct", "loss_total", "sigmoid_bias", "sigmoid_loss", "softmax_loss", "weighted_mean",
         ),
-        "aol.margins": ("Margins",),
-        "aol.offsets": ("fit_offsets", "logit_offsets", "posthoc_logits"),
-        "aol.memory": ("KeepAll", "Reservoir"),
-        "aol.records.recorder": ("Recorder",),
-        "aol.records.table": ("load_runs",),
-        "aol.records.watch": ("Watch",),
-        "aol.report.label_errors": ("find_label_errors",),
-        "aol.sampling": ("AgeSampler", "ShuffledSampler", "WeightedSampler", "draw"),
-        "aol.streams": ("Arrivals", "LimitedAccess", "ShiftingTail"),
-        "aol.weights": (
+        "margins": ("Margins",),
+        "metrics": (),
+        "offsets": ("fit_offsets", "logit_offsets", "posthoc_logits"),
+        "memory": ("KeepAll", "Reservoir"),
+        "records.recorder": ("Recorder",),
+        "records.table": ("load_runs",),
+        "records.watch": ("Watch",),
+        "report.label_errors": ("find_label_errors",),
+        "sampling": ("AgeSampler", "ShuffledSampler", "WeightedSampler", "draw"),
+        "streams": ("Arrivals", "LimitedAccess", "ShiftingTail"),
+        "weights": (
             "ErrorRates", "class_balanced_weight", "combine", "frequency_weight", "old_set_weight",
             "set_weight", "temper",
         ),
     },
-    modules=(
-        "ages", "criteria", "indexed", "longtail", "losses", "margins", "memory", "metrics", "offsets", "sampling",
-        "streams", "weights",
-    ),
 )
 # fmt: on

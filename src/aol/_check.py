@@ -163,8 +163,9 @@ def fingerprint(value: Tensor) -> str:
 HASH = "hash of labels"
 
 
-def same_settings(what: str, mine: Mapping[str, object], given: Any) -> None:
+def same_settings(mine: Mapping[str, object], given: Any) -> None:
     """Raise ValueError unless a state dict was written by an object with the same settings."""
+    what = mine["kind"]
     if not isinstance(given, Mapping):
         raise TypeError(f"A state of {what} must be a dict from its state_dict(), not {shown(given)}.")
     for key, value in mine.items():
@@ -173,7 +174,7 @@ def same_settings(what: str, mine: Mapping[str, object], given: Any) -> None:
             raise ValueError(f"This state does not fit: {'it has other labels' if key == HASH else theirs}.")
 
 
-def state_value(what: str, state: Mapping[str, Any], key: str, like: int | Tensor, *, any_size: bool = False) -> Any:
+def state_value(state: Mapping[str, Any], key: str, like: int | Tensor, *, any_size: bool = False) -> Any:
     """Return a whole number of zero or more, or a tensor like `like`, of a state dict; or raise ValueError."""
     value: Any = state.get(key)
     if isinstance(like, Tensor):
@@ -183,5 +184,5 @@ def state_value(what: str, state: Mapping[str, Any], key: str, like: int | Tenso
         fits = type(value) is int and value >= 0
     if not fits:
         wanted = shown(like) if isinstance(like, Tensor) else "a whole number of 0 or more"
-        raise ValueError(f"This state of {what} does not fit: {key!r} must be {wanted}, not {shown(value)}.")
+        raise ValueError(f"This state does not fit: {key!r} must be {wanted}, not {shown(value)}.")
     return value

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 
-from aol._need import explained
+from aol._need import explaining
 
 
-def lazy(
-    package: str, homes: Mapping[str, Sequence[str]], modules: Sequence[str] = ()
-) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package whose names are defined in the modules `homes`.
+def lazy(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package, by its modules and the names of each.
 
-    `modules` are submodules that are imported on access too, as in `aol.weights.cap`.
+    The modules themselves are imported on access too, as in `aol.weights.cap`.
     """
     places = {name: home for home, names in homes.items() for name in names}
 
     def find(name: str) -> object:
         if name in places:
-            try:
-                value: object = getattr(importlib.import_module(places[name]), name)
-            except ModuleNotFoundError as error:
-                raise explained(error, f"{package}.{name}") from error
+            with explaining(f"{package}.{name}"):
+                value: object = getattr(import_module(f"{package}.{places[name]}"), name)
             setattr(sys.modules[package], name, value)
             return value
-        if name in modules:
-            return importlib.import_module(f"{package}.{name}")
+        if name in homes:
+            return import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *places, *modules})
-
-    return find, names
+    public = {*places, *(home for home in homes if home.isidentifier())}
+    return find, lambda: sorted({*vars(sys.modules[package]), *public})

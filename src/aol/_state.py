@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from aol import _check, _distributed
+from aol.criteria import KeepsTypes
 
 _MOST_TIMES = 1 << 31
 
 
-class State(nn.Module):
+class State(KeepsTypes):
     """A module without parameters whose tensors are buffers `[R, ...]`; a single `rho` hides the run axis."""
 
     _pending: ClassVar[tuple[str, ...]]  # the buffers that `observe` changes
@@ -52,13 +52,6 @@ class State(nn.Module):
     def pending(self) -> list[Tensor]:
         """Return the tensors that `observe` changes in place, for CUDA graph capture."""
         return [getattr(self, name) for name in (*self._pending, "_refused") if name in self._buffers]
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        def keep_type(value: Tensor) -> Tensor:  # half() and to(bfloat16) must not round what is counted
-            moved = fn(value)
-            return moved if moved.dtype == value.dtype else value.to(moved.device)
-
-        return super()._apply(keep_type, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
     # What `observe` is given. Checks never wait for a GPU: what is wrong there is left out, and `_begin` says so
 
@@ -139,15 +132,15 @@ class State(nn.Module):
 
     def set_extra_state(self, state: Any) -> None:
         """Set the epoch."""
-        self.epoch = _check.state_value(type(self).__name__, state, "epoch", 0)
+        self.epoch = _check.state_value(state, "epoch", 0)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, metadata: Any, strict: bool, *rest: Any) -> None:
         """Load a state; one with other settings or sizes is a ValueError, and nothing changes."""
         if any(key.startswith(prefix) for key in state_dict):  # else PyTorch says that all is missing, if strict
-            what, extra = type(self).__name__, state_dict.get(f"{prefix}_extra_state", {})
-            _check.same_settings(what, self._settings(), extra)
+            extra = state_dict.get(f"{prefix}_extra_state", {})
+            _check.same_settings(self._settings(), extra)
             for name, value in self._buffers.items():
                 if value is not None and name not in self._non_persistent_buffers_set:
-                    _check.state_value(what, state_dict, prefix + name, value)
+                    _check.state_value(state_dict, prefix + name, value)
             self.set_extra_state(extra)
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, *rest)

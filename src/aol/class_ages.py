@@ -211,20 +211,16 @@ def _checked_rule(rule: Threshold) -> Threshold:
 
 def _tau(rule: Threshold, accuracy: Tensor) -> Tensor:
     """Return the threshold of each run, `float64 [R]`, by one rule from accuracies `[R, C]`."""
-    if callable(rule):
-        return accuracy.new_tensor([_asked(rule, row) for row in accuracy])
+    if callable(rule):  # not asked where nothing was observed
+        what, seen = "The answer of the threshold function", ~accuracy.isnan().all(1)
+        tau = accuracy.new_full(accuracy.shape[:1], torch.nan)
+        tau[seen] = tau.new_tensor([_check.number(what, float(rule(row)), -1e300, 1e300) for row in accuracy[seen]])
+        return tau
     if rule == "mean":
         return _mean(accuracy)
     if rule == "positive-median":
         return _median(accuracy).clamp_min(torch.finfo(torch.float64).tiny)
     return _median(accuracy) if rule == "median" else accuracy.new_full(accuracy.shape[:1], float(rule))
-
-
-def _asked(rule: Callable[[Tensor], float | Tensor], accuracy: Tensor) -> float:
-    """Return the answer of a user's function; NaN, unasked, where nothing was observed."""
-    if bool(accuracy.isnan().all()):
-        return torch.nan
-    return _check.number("The answer of the threshold function", float(rule(accuracy.clone())), -1e300, 1e300)
 
 
 def _median(value: Tensor) -> Tensor:

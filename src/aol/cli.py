@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from aol._need import explained
+from aol._need import explaining
 from aol._values import did_you_mean, printable
 from aol._version import __version__
 
@@ -191,7 +191,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = argparse.Namespace(stopped="files already written are complete")
     try:
         build(*words[:1]).parse_args(words, args)
-        status = int(args.act(args) or 0)
+        with explaining("the command line"):
+            status = int(args.act(args) or 0)
         sys.stdout.flush()
         return status
     except SystemExit as stop:  # --help and --version
@@ -214,8 +215,6 @@ def _explained(error: Exception, stopped: str) -> tuple[str, int]:
     """Return the sentence of an error and its exit status; an error with an `exit_status` says it itself."""
     if isinstance(error, OSError) and error.errno in NO_SPACE:
         return f"the disk is full: free some space; {stopped}.", 1
-    if isinstance(error, ModuleNotFoundError):
-        return str(explained(error, "the command line")), 1
     if isinstance(error, ValueError | TypeError | FileNotFoundError):
         return str(error), int(getattr(error, "exit_status", 2))
     if isinstance(error, OSError | RuntimeError | ImportError):

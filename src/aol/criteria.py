@@ -160,8 +160,19 @@ def _require(holds: bool, what: str, given: object) -> None:
         raise ValueError(f"{what}, not {given!r}.")
 
 
-class _Criterion(nn.Module):
-    """What the losses share: arguments of cross-entropy, and buffers that keep their type and follow the logits."""
+class KeepsTypes(nn.Module):
+    """A module whose tensors keep their type: `half()` and `to(bfloat16)` must not round what is counted."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        def keep_type(value: Tensor) -> Tensor:
+            moved = fn(value)
+            return moved if moved.dtype == value.dtype else value.to(moved.device)
+
+        return super()._apply(keep_type, recurse)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class _Criterion(KeepsTypes):
+    """What the losses share: arguments of cross-entropy, and buffers that follow the logits."""
 
     def __init__(
         self, num_classes: int, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean"
@@ -195,13 +206,6 @@ class _Criterion(nn.Module):
             if value.device != logits.device:
                 setattr(self, name, value.to(logits.device))
         return True
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        def keep_type(value: Tensor) -> Tensor:  # half() and to(bfloat16) must not round what is counted
-            moved = fn(value)
-            return moved if moved.dtype == value.dtype else value.to(moved.device)
-
-        return super()._apply(keep_type, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class _Adjusted(_Criterion):

@@ -48,9 +48,8 @@ class Memory(ABC):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state of another memory with the same settings."""
-        what = type(self).__name__
-        _check.same_settings(what, self._settings(), state)
-        self._items = _check.state_value(what, state, self._stores, self._items, any_size=True).clone()
+        _check.same_settings(self._settings(), state)
+        self._items = _check.state_value(state, self._stores, self._items, any_size=True).clone()
 
 
 class KeepAll(Memory):
@@ -144,13 +143,11 @@ class Reservoir(Memory):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the state of another reservoir with the same settings."""
-        _check.same_settings("Reservoir", self._settings(), state)
-        seen = _check.state_value("Reservoir", state, "seen", 0)
-        _check.state_value("Reservoir", state, "indices", self._items.new_empty(min(seen, self.capacity)))
-        generator = _check.state_value("Reservoir", state, "generator", self._generator.get_state())
-        super().load_state_dict(state)
-        self._generator.set_state(generator)
-        self.seen = seen
+        _check.same_settings(self._settings(), state)
+        seen = _check.state_value(state, "seen", 0)
+        items = _check.state_value(state, "indices", self._items.new_empty(min(seen, self.capacity)))
+        self._generator.set_state(_check.state_value(state, "generator", self._generator.get_state()))
+        self._items, self.seen = items.clone(), seen
 
 
 def _vector(indices: object) -> Tensor:

@@ -185,12 +185,11 @@ class EpochSampler(Sampler[int], ABC):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the state of another sampler with the same settings."""
-        what, order = type(self).__name__, None
-        _check.same_settings(what, self._settings(), state)
-        epoch, position = (_check.state_value(what, state, name, 0) for name in ("epoch", "position"))
+        _check.same_settings(self._settings(), state)
+        epoch, position, order = _check.state_value(state, "epoch", 0), _check.state_value(state, "position", 0), None
         if position:
             like = torch.empty(self.num_samples, dtype=self._index_type(), device="meta")
-            order = _check.state_value(what, state, "order", like).to("cpu", copy=True)
+            order = _check.state_value(state, "order", like).to("cpu", copy=True)
         self._start_at(epoch, position, order)
 
     def _index_type(self) -> torch.dtype:
@@ -255,13 +254,13 @@ class AgeSampler(WeightedSampler):
     _named = "ages"
 
     def __init__(self, ages: SampleAges | Callable[[], Tensor], **options: Any) -> None:
-        self._ages = ages
         if not hasattr(ages, "weights") and (not callable(ages) or isinstance(ages, torch.nn.Module)):
             raise TypeError(f"ages must be SampleAges or a function that returns weights, not {_check.shown(ages)}.")
-        super().__init__(self._of_ages, **options)
+        self._ages = ages
+        super().__init__(self._read, **options)
 
-    def _of_ages(self) -> Tensor:
-        return self._ages() if callable(self._ages) and not hasattr(self._ages, "weights") else self._ages.weights
+    def _read(self) -> Tensor:
+        return self._ages.weights if hasattr(self._ages, "weights") else self._ages()
 
 
 class ShuffledSampler(EpochSampler):

@@ -72,17 +72,11 @@ class Gain:
 
     def p_equal(self, value: float) -> float:
         """Return the two-sided p-value of "the gain is `value`"."""
-        return min(1.0, 2 * min(self.p_above(value), self.p_below(value)))
-
-    def p_above(self, least: float) -> float:
-        """Return the one-sided p-value of "the gain is `least` or less"; small means that it is more."""
-        return self._tail(self.mean - least)
-
-    def p_below(self, most: float) -> float:
-        """Return the one-sided p-value of "the gain is `most` or more"; small means that it is less."""
-        return self._tail(most - self.mean)
+        distance = self.mean - value
+        return min(1.0, 2 * min(self._tail(distance), self._tail(-distance)))
 
     def _tail(self, distance: float) -> float:
+        """Return the one-sided p-value of "the gain is smaller than the mean by `distance` or more"."""
         if self.error is not None:
             return float(stdtr(self.freedom, -distance / self.error))
         if self.seeds < 2 or distance == 0.0:

@@ -70,9 +70,8 @@ class Stream(ABC):
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Continue from the state of another stream with the same settings."""
-        what = type(self).__name__
-        _check.same_settings(what, self._settings(), state)
-        self.step, self._resume = min(_check.state_value(what, state, "step", 0), self.steps), True
+        _check.same_settings(self._settings(), state)
+        self.step, self._resume = min(_check.state_value(state, "step", 0), self.steps), True
 
 
 class LimitedAccess(Stream):

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from aol._need import framework
+from aol._need import explaining
 from aol.plugins._watching import Watching
 
-with framework("lightning"):
+with explaining("aol.plugins.lightning", "lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
 
 

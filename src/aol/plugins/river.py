@@ -16,11 +16,11 @@ from numbers import Real
 from typing import Any, TypeAlias
 
 from aol import _check
-from aol._need import framework
+from aol._need import explaining
 from aol.class_ages import ClassAges, Threshold
 from aol.plugins._records import Recording, Records
 
-with framework("river"):
+with explaining("aol.plugins.river", "river"):
     from river import base, linear_model, multiclass, naive_bayes, utils
 
 Features: TypeAlias = dict[Hashable, object]

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aol._need import framework
+from aol._need import explaining
 from aol.ages import SampleAges
 from aol.plugins._watching import Watching
 from aol.records.datasets import previews_of
 from aol.records.watch import Answer, answer_of
 
-with framework("transformers"):
+with explaining("aol.plugins.transformers", "transformers"):
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 

@@ -17,8 +17,8 @@ __all__ = ["Network", "Stacked", "channelwise", "make", "names", "obstacle"]
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "aol.lab.nets.layers": ("Network", "channelwise"),
-        "aol.lab.nets.registry": ("make", "names"),
-        "aol.lab.nets.stacked": ("Stacked", "obstacle"),
+        "layers": ("Network", "channelwise"),
+        "registry": ("make", "names"),
+        "stacked": ("Stacked", "obstacle"),
     },
 )
