@@ -13,8 +13,10 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Locator, Page, expect
 
+from aol.records.previews import Previews
 from aol.report.page import write_page
 from aol.report.run_data import RunData
+from aol.report.samples import AnswersOnTest
 from tests.support.made_runs import changed, make_data
 from tests.support.opened import Open, settle
 
@@ -213,6 +215,34 @@ def test_survival_of_errors_and_the_confusion_matrix_are_those_of_the_run(page: 
     assert page.locator("#tip").inner_text().startswith(f"class 0, answered class 0\n{count} samples")
 
 
+def test_a_cell_of_the_confusion_matrix_leads_to_its_test_samples(
+    open_page: Open, tmp_path: Path, runs: list[RunData]
+) -> None:
+    label, prediction = np.array([0, 0, 0, 1]), np.array([0, 1, 1, 1], np.int32)
+    some = np.full(4, 0.5, np.float32)
+    tested = AnswersOnTest(label, prediction, some, some, Previews({}, {1: "the first"}), np.array([1, 2]))
+    write_page([replace(runs[0], tested=tested)], tmp_path / "page.html")
+    page = open_page(tmp_path / "page.html")
+    assert page.locator("#tested-list li").all_inner_texts()[0].startswith("the first\nLabel\nclass 0 (50%)")
+    matrix = page.locator("#matrix svg")
+    assert "Confusion matrix, test samples" in str(matrix.text_content())
+    assert {"1", "2"} <= set(matrix.locator(".mark-text text").all_text_contents())
+    matrix.locator(".mark-rect.role-mark path").nth(1).click()
+    expect(page.locator("#h-tested")).to_be_focused()
+    expect(page.locator("#tested-about")).to_contain_text("class “class 0”, answered “class 1”: 2 test samples")
+    page.locator("#clear-class").click()
+    expect(page.locator("#tested-about")).to_contain_text("all classes")
+
+
+def test_names_in_the_scatter_do_not_lie_on_each_other(open_page: Open, tmp_path: Path) -> None:
+    data = make_data(names=[f"a long name {place}" for place in range(12)], counts=[40] * 12, samples=False)
+    level = np.ones((12, 12))
+    level[:, 0] = 3.0
+    write_page([changed(data, over_time={"age": level})], tmp_path / "page.html")
+    names = open_page(tmp_path / "page.html").locator("#scatter .mark-text text")
+    assert sorted(name for name in names.all_text_contents() if "long" in name) == ["a long name 0", "a long name 1"]
+
+
 def test_bars_of_sample_ages_stand_on_the_axis_and_rise_with_their_number(page: Page, runs: list[RunData]) -> None:
     samples = runs[0].samples
     assert samples is not None
@@ -335,8 +365,10 @@ def test_advice_leads_to_the_classes_it_is_about(page: Page) -> None:
     assert advice.count() >= 2
     chip = advice.locator(".chip").first
     name = chip.inner_text()
+    assert "none, seed 0" in page.locator("#advice-about").inner_text()
     chip.click()
     expect(page.locator("#pick-class")).to_have_value(name)
+    expect(page.locator("h2:focus")).to_be_in_viewport()  # of the part that shows it
     expect(chip).to_have_attribute("aria-pressed", "true")
     chip.click()
     expect(page.locator("#pick-class")).to_have_value("")
@@ -349,7 +381,7 @@ def test_settings_and_the_command_to_repeat_it(open_page: Open, page_file: Path,
     expect(page.locator(".command button")).to_have_text("Copied")
     assert page.evaluate("() => navigator.clipboard.readText()") == runs[0].run.command
     assert "torch" in page.locator("#settings-body").inner_text()
-    assert rows(page, "#settings-body table", 0) == ["weighting", "seed"]
+    assert rows(page, "#settings-body table", 0) == ["weighting", "seed", "rho"]
 
 
 def test_choices_are_kept_in_the_address(open_page: Open, page: Page, page_file: Path, runs: list[RunData]) -> None:

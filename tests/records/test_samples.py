@@ -11,7 +11,16 @@ import torch
 import aol
 from aol.records.history import SampleHistory, answer
 from aol.records.record import DamagedRunError
-from aol.records.samples import as_json, read_ids, read_samples, restore_history, write_names, write_samples
+from aol.records.samples import (
+    as_json,
+    read_ids,
+    read_samples,
+    read_tested,
+    restore_history,
+    write_names,
+    write_samples,
+    write_tested,
+)  # fmt: skip
 
 CPU = torch.device("cpu")
 
@@ -191,3 +200,12 @@ def test_forgetting_epochs_leaves_the_ages_of_before() -> None:
     assert int(record.tensors(0)["times"].max()) <= 3
     record.cut(0)
     assert record.answers(0).last().tolist() == [1] * 11
+
+
+@pytest.mark.parametrize("answers", [torch.zeros(4), torch.zeros(4, 3), torch.zeros((4, 4), dtype=torch.int32)])
+def test_answers_to_test_samples_of_another_shape_are_refused(answers: torch.Tensor, tmp_path: Path) -> None:
+    path = tmp_path / "test.safetensors"
+    assert read_tested(path, "id0") is None
+    write_tested(path, answers, run="id0")
+    with pytest.raises(DamagedRunError, match="answers to test samples"):
+        read_tested(path, "id0")

@@ -18,6 +18,7 @@ from aol.records.datasets import labels_of
 from aol.records.previews import read_previews
 from aol.records.record import read_run
 from aol.records.watch import Watch
+from aol.report.run_data import load
 from tests.support.processes import Processes
 from tests.support.scenarios import watched
 
@@ -56,6 +57,28 @@ def right(net: nn.Module) -> list[bool]:
         answers = (net(X).argmax(1) == Y).tolist()
     net.train()
     return answers
+
+
+def test_the_last_answers_to_test_samples_are_kept_with_pictures_of_the_mistakes(tmp_path: Path) -> None:
+    images = torch.rand(23, 1, 8, 8, generator=torch.Generator().manual_seed(2))
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    train_set, test_set = TensorDataset(images, Y), TensorDataset(images[:7].flip(0), Y[:7])
+    for _ in range(2):  # begun, and resumed
+        with Watch(tmp_path, train_set, test_set, resume=True) as watch:
+            nn.init.normal_(net[1].weight)
+            watch.epoch(net)
+    with torch.no_grad():
+        probability = net(test_set.tensors[0]).softmax(-1)
+    top, answer = probability.max(-1)
+    (data,) = load(tmp_path)
+    assert data.tested is not None
+    assert data.tested.label.tolist() == Y[:7].tolist()
+    assert data.tested.prediction.tolist() == answer.tolist()
+    assert data.tested.top == pytest.approx(top.numpy())
+    assert data.tested.confidence == pytest.approx(probability[range(7), Y[:7]].numpy())
+    wrong = torch.nonzero(answer != Y[:7]).flatten().tolist()
+    assert sorted(data.tested.surest.tolist()) == wrong == sorted(data.tested.previews.images)
+    assert data.tested.previews.images[wrong[0]].shape == (1, 8, 8)
 
 
 def test_ages_are_those_of_a_naive_loop_and_the_record_holds_both_sets(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from aol.records.history import Answers, pack
 from aol.report.page import as_script
 from aol.report.payload import add_picture, payload
 from aol.report.run_data import last_known, trend
-from aol.report.samples import choose, doubtful_first, oldest_first
+from aol.report.samples import choose, confusion_matrix, doubtful_first, oldest_first
 from tests.report.test_codec import restored, unpacked
 from tests.support.made_runs import changed, grey_png, make_data, make_large_data
 
@@ -209,7 +209,7 @@ def test_the_confusion_matrix_counts_last_answers_of_the_classes_with_most_mista
     answers = samples.prediction.copy()
     answers[7] = -1  # not known
     samples = replace(samples, prediction=answers)
-    classes, counts = samples.confusion_matrix(6, most)
+    classes, counts = confusion_matrix(samples.label, samples.prediction, 6, most)
     wrong = [(a, b) for a, b in zip(samples.label, answers, strict=True) if b not in (a, -1)]
     often = [sum(c in pair for pair in wrong) for c in range(6)]
     assert sorted(often[c] for c in classes) == sorted(often)[-most:]

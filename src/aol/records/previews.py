@@ -20,7 +20,7 @@ from torch import Tensor
 from aol._files import read_regular, write_atomically
 from aol._values import shown
 
-FILE = "previews.safetensors"
+FILE, TEST = "previews.safetensors", "test-previews.safetensors"
 SIDE = 64  # the most pixels a side
 LARGEST = 5 * 10**6  # bytes of the file
 LETTERS = 2000  # of a text
@@ -47,6 +47,7 @@ def save_previews(
     *,
     image: Callable[[int], object] | None = None,
     text: Callable[[int], object] | None = None,
+    file: str = FILE,
 ) -> None:
     """Write what is shown of the samples in these rows into the folder of a run, the most important rows first.
 
@@ -71,15 +72,15 @@ def save_previews(
             "pixels": torch.cat([torch.empty(0, dtype=torch.uint8), *(picture.ravel() for picture in images.values())]),
             "texts": torch.frombuffer(bytearray(json.dumps(texts).encode()), dtype=torch.uint8),
         }
-    write_atomically(folder / FILE, save(tensors))
+    write_atomically(folder / file, save(tensors))
 
 
-def read_previews(folder: Path) -> Previews:
+def read_previews(folder: Path, file: str = FILE) -> Previews:
     """Return what was kept of a run's samples; nothing where nothing was kept, or where it cannot be read."""
     from safetensors.torch import load
 
     try:
-        tensors = load(read_regular(folder / FILE, LARGEST))
+        tensors = load(read_regular(folder / file, LARGEST))
         shapes = tensors["shape"].tolist()
         if not all(c in (1, 3) and 0 < h <= SIDE and 0 < w <= SIDE for c, h, w in shapes):
             return Previews({}, {})

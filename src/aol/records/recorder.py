@@ -32,12 +32,14 @@ from aol.records import samples
 from aol.records.history import SampleHistory, answer
 from aol.records.metrics import columns_of
 from aol.records.previews import FILE as PREVIEWS
+from aol.records.previews import TEST as TEST_PREVIEWS
 from aol.records.previews import save_previews, thumbnail, worth_seeing
 from aol.records.record import FILE, DamagedRunError, Run, Value, by_class_of, impossible, read_run, versions, write_run
 
 Figure: TypeAlias = "float | Tensor | Sequence[float] | np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None"
 Columns: TypeAlias = dict[str, Tensor]
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+MOST_TESTED = 200  # test samples that are wrong of which a picture or text is kept
 _COLUMNS = ("id", "method", "seed", "epoch", "class", "name", "count")  # of the tables of epochs and classes
 
 
@@ -61,6 +63,8 @@ class Recorder:
         describe: tells what a sample is, where it is no image: a function from a sample's position to text, to a
             mapping or to a vector, which reports show as text or as a short table. Kept of the same few.
         names: what the samples are called in reports, one each in their order: paths, say; by default their positions.
+        test_size: how many test samples there are, for a record of the last answer to each: give `test` their index.
+        test_images, test_describe: show test samples, as `images` and `describe`; kept of those that are wrong.
         command: what to type to repeat the run; by default how this program was started, if that was a file.
         resume: go on with the record in `folder`, if there is one. Epochs after the ages' own are dropped.
         group: the processes that share the run, where not all do.
@@ -96,6 +100,9 @@ class Recorder:
         images: Any = None,
         describe: Callable[[int], object] | None = None,
         names: Sequence[str | os.PathLike[str]] | None = None,
+        test_size: int | None = None,
+        test_images: Any = None,
+        test_describe: Callable[[int], object] | None = None,
         command: str | None = None,
         resume: bool = False,
         group: _distributed.Group = None,
@@ -110,6 +117,11 @@ class Recorder:
         self._counts: list[int] | None = None  # of the training samples; with `ClassAges`, of what was observed
         if command is None and sys.argv and sys.argv[0].endswith(".py"):
             command = shlex.join([Path(sys.executable).name, *sys.argv])
+        size = _check.whole("test_size", test_size or 0, 0)
+        self._tested = torch.zeros(
+            (size, 5), device=ages.device
+        )  # of an epoch: label, answer, probabilities; 1 if seen
+        self._test_image, self._test_describe = _reader(test_images), test_describe
         self._history: SampleHistory | None = None
         self._image: Any = None
         self._describe = describe
@@ -148,7 +160,7 @@ class Recorder:
             if hasattr(given, "__len__") and len(given) != size:
                 raise ValueError(f"{what} must be {size}, one a sample, not {len(given)}.")
         self._names = None if names is None else samples.as_json([os.fspath(name) for name in names])
-        self._image = images if images is None or callable(images) else images.__getitem__
+        self._image = _reader(images)
         if self._image is not None:
             thumbnail(self._image(0))  # better now than after an hour
 
@@ -185,14 +197,20 @@ class Recorder:
             place = _check.integers("index", index, device=ages.device)
             self._history.observe(place, answer(answers, label[None]))
 
-    def test(self, label: _check.Integers, logits: Tensor) -> None:
-        """Note what the network answered to test samples of these classes.
+    def test(self, label: _check.Integers, logits: Tensor, index: _check.Integers | None = None) -> None:
+        """Note what the network answered to test samples of these classes, at these positions of the test set.
 
         The record gets accuracy, precision, loss and margin by class, balanced accuracy, macro-F1, worst class, worst
         tenth, and for `SampleAges` head, middle and tail.
         """
         label = self._label("label", label)
-        self._test.add(self._answers(logits, label), label[None])
+        answers = self._answers(logits, label)
+        self._test.add(answers, label[None])
+        if index is not None:
+            place = _check.integers("index", index, device=self.ages.device)
+            _check.within("index", place.cpu(), len(self._tested), "test samples of this recorder (test_size)")
+            prediction, confidence, top, _ = answer(answers[0], label)
+            self._tested[place] = torch.stack((label, prediction, confidence, top, torch.ones_like(top)), 1)
 
     def advance(self, **figures: Figure) -> None:
         """Write down the epoch that `ages.advance()` has just ended.
@@ -236,8 +254,12 @@ class Recorder:
         )
         self._at = self._weight_of = ages.epoch
         self._weight, self._clock = self._class_weight(), time.monotonic()
+        tested, self._tested = _distributed.total(self._tested, self._group), torch.zeros_like(self._tested)
         if self._writes:
             self._write_samples()
+            if bool(tested[:, 4].any()):
+                answers = torch.where(tested[:, 4:] == 1, tested[:, :4], torch.nan)
+                samples.write_tested(self.folder / samples.TEST, answers, run=self._record.id)
             write_run(self.folder, self._record)  # last: whoever reads it finds the rest
 
     def close(self, *, finished: bool = True) -> None:
@@ -249,6 +271,7 @@ class Recorder:
         if self._writes and not self._closed and record.epochs[-1:].tolist() == [self.ages.epoch]:
             if self._at or not (self.folder / PREVIEWS).exists():
                 self._write_previews()
+                self._write_test_previews()
             if finished and not record.finished:
                 write_run(self.folder, replace(record, finished=True))
         self._closed = True
@@ -351,6 +374,19 @@ class Recorder:
         suspicion = answers["mean_other"] - answers["mean_confidence"].sqrt()
         rows = worth_seeing(self.ages.labels.cpu(), self.ages.ema.cpu(), suspicion)
         save_previews(self.folder, rows, image=self._image, text=self._describe)
+
+    def _write_test_previews(self) -> None:
+        """Keep what is shown of test samples that are wrong: the most certain of each class in turn."""
+        answers = samples.read_tested(self.folder / samples.TEST, self._record.id)
+        if answers is None or not (self._test_image or self._test_describe):
+            return
+        rows = samples.surest_mistakes(answers)[:MOST_TESTED].tolist()
+        save_previews(self.folder, rows, image=self._test_image, text=self._test_describe, file=TEST_PREVIEWS)
+
+
+def _reader(images: Any) -> Callable[[int], object] | None:
+    reader: Callable[[int], object] | None = images if images is None or callable(images) else images.__getitem__
+    return reader
 
 
 def _appended(table: Mapping[str, Array], row: Mapping[str, Array], epochs: int, *size: int) -> dict[str, Array]:

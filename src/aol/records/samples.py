@@ -1,4 +1,4 @@
-"""One run's samples on disk: `samples.safetensors`, and `ids.json` with the names of the samples."""
+"""One run's samples on disk: `samples.safetensors`, `ids.json` with their names, and the answers to test samples."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from aol.records.record import DamagedRunError, Ints
 
 Shorts = npt.NDArray[np.int32]
 Reals = npt.NDArray[np.float32]
-FILE, IDS = "samples.safetensors", "ids.json"
+FILE, IDS, TEST = "samples.safetensors", "ids.json", "test.safetensors"
 
 
 def write_samples(path: Path, tensors: Mapping[str, Tensor], *, run: str, absent: str) -> None:
@@ -73,25 +74,64 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def read_samples(path: Path, run: str) -> SampleTable | None:
-    """Read what `write_samples` wrote of a run; None where there is no such file."""
+def write_tested(path: Path, answers: Tensor, *, run: str) -> None:
+    """Write the last answers to test samples, `[N, 4]`: label, prediction, and the probabilities of both."""
+    write_samples(path, {"answers": answers}, run=run, absent="keep")
+
+
+def read_tested(path: Path, run: str) -> Reals | None:
+    """Read what `write_tested` wrote of a run; None where there is no such file."""
+    tensors, _ = _read(path, run)
+    answers = tensors.get("answers")
+    if tensors and (answers is None or answers.ndim != 2 or answers.shape[1] != 4 or answers.dtype != np.float32):
+        raise DamagedRunError(f"{path}: not a file of answers to test samples.")
+    return answers
+
+
+def surest_mistakes(answers: Reals) -> Ints:
+    """Return the rows of test samples that are wrong, by turns of their classes, the surest first.
+
+    >>> surest_mistakes(np.array([[0, 1, 0.1, 0.6], [0, 1, 0.4, 0.9], [1, 0, 0.2, 0.8], [1, 1, 1, 1]], np.float32))
+    array([1, 2, 0])
+    """
+    label, prediction, _, top = answers.T
+    order = np.argsort(-top, kind="stable")
+    order = order[(label != prediction)[order] & ~np.isnan(top[order])]
+    by_class = np.argsort(label[order], kind="stable")
+    ordered = label[order][by_class]
+    turn = np.empty(len(order), np.int64)
+    turn[by_class] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    ordered_rows: Ints = order[np.argsort(turn, kind="stable")]
+    return ordered_rows
+
+
+def _read(path: Path, run: str) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
+    """Return the tensors of a run's file, and what it says of them; nothing where there is no such file."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():  # to open a pipe would be to wait
         if os.path.lexists(path):
             raise DamagedRunError(f"{path}: it is not a regular file.")
-        return None
+        return {}, {}
     try:
         with safe_open(path, framework="np") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             about = file.metadata() or {}
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise DamagedRunError(f"{path}: not a whole file of samples.") from error
+    if "run" in tensors and tensors["run"].tobytes() != run.encode():
+        raise DamagedRunError(f"{path}: it is of another run than {run}, in the folder of which it is.")
+    return tensors, about
+
+
+def read_samples(path: Path, run: str) -> SampleTable | None:
+    """Read what `write_samples` wrote of a run; None where there is no such file."""
+    tensors, about = _read(path, run)
+    if not tensors:
+        return None
     if "suggested" not in tensors and {"label", "prediction"} <= tensors.keys():  # before 0.3
         wrong_now = tensors["prediction"] != tensors["label"]
         tensors |= {"suggested": np.where(wrong_now, tensors["prediction"], -1), "lead": np.zeros(len(wrong_now), "i4")}
-    if "run" in tensors and tensors["run"].tobytes() != run.encode():
-        raise DamagedRunError(f"{path}: it is of another run than {run}, in the folder of which it is.")
     size, right = len(tensors.get("label", ())), tensors.get("right", np.zeros(0))
     shapes = dict.fromkeys((*COLUMNS, "start"), (size,)) | {"right": (len(right), -(-size // 8)), "seen": right.shape}
     wrong = {name for name, shape in shapes.items() if name in tensors and tensors[name].shape != shape}

@@ -86,8 +86,10 @@ class Watch:
             ages = ages_of(train_set, names, device) if ages is None else ages
             if ages.num_samples != len(data):
                 raise ValueError(f"ages must be of the {len(data)} samples of train_set, not of {ages.num_samples}.")
-            own = {"classes": names} if names is not None and len(names) == ages.num_classes else {}
+            own: dict[str, Any] = {"classes": names} if names is not None and len(names) == ages.num_classes else {}
             shows = {} if {"images", "describe"} & record.keys() else previews_of(data)
+            if self._test is not None and len(tests := self._test[0]):
+                own |= {"test_size": len(tests)} | {f"test_{name}": show for name, show in previews_of(tests).items()}
             self.ages, record = ages, own | shows | record
             self.recorder = self._open(Path(folder), resume, record)
         self.folder = self.recorder.folder
@@ -132,8 +134,8 @@ class Watch:
                 self.ages.observe(index, is_correct(logits, label), label)
                 self.recorder.observe(index, logits)
             if self._test is not None:
-                for _, logits, label in self._answers(self._test, model, "test"):
-                    self.recorder.test(label, logits)
+                for index, logits, label in self._answers(self._test, model, "test"):
+                    self.recorder.test(label, logits, index)
         self.ages.advance()
         self.recorder.advance(**figures)
         if self._rank == 0:  # last: a record that is ahead of its ages is cut to them

@@ -18,12 +18,22 @@ from aol._values import unlike
 from aol._version import __version__
 from aol.records.compare import MethodRow, Methods, methods_of, parts, worst_classes
 from aol.records.metrics import MEASURES, at_the_end, is_stream
+from aol.records.previews import png
 from aol.records.record import Json, Run, numbers
 from aol.records.samples import Shorts
 from aol.records.table import frame_of
 from aol.report.advice import advise
 from aol.report.run_data import RunData, last_known, trend
-from aol.report.samples import Samples, choose, doubtful_first, episodes, kaplan_meier, oldest_first
+from aol.report.samples import (
+    AnswersOnTest,
+    Samples,
+    choose,
+    confusion_matrix,
+    doubtful_first,
+    episodes,
+    kaplan_meier,
+    oldest_first,
+)
 
 RUNS = 24  # with details; the others are rows of a table
 LISTED = 500  # rows of the table of runs; the methods are those of all runs
@@ -35,6 +45,7 @@ POINTS = 500  # of a curve
 DIGITS = 5  # of a number
 METHODS = 50  # rows of the table of classes by method
 SAMPLES = 2400  # rows of samples, all runs together
+TESTED = 800  # test samples that are wrong, all runs together
 EPOCHS = 400  # of an age history; the last ones
 PICTURES = 900  # asked for, all runs together
 ROOM = 1_200_000  # bytes of pictures
@@ -166,14 +177,16 @@ def _details(data: RunData, methods: Methods, runs: int, pictures: dict[str, int
         "trend": pack(trend(run.over_time["age"])) if "age" in run.over_time else None,
         "byClass": _over_time(run, CELLS // runs, notes),
     }
+    size, answered = len(run.classes), data.tested or samples
+    if answered is not None:
+        classes, counts = confusion_matrix(answered.label, answered.prediction, size)
+        matrix: Json = {"classes": list(classes), "counts": [[*row] for row in counts], "total": size}
+    details |= {"matrix": matrix if answered else None, "tested": _tested(data.tested, runs, pictures)}
     if samples is None:
-        return details | {"confused": None, "matrix": None, "survival": [], "samples": None}
-    size = len(run.classes)
+        return details | {"confused": None, "survival": [], "samples": None}
     answers, share = samples.confusion(size)
-    classes, counts = samples.confusion_matrix(size)
     return details | {
         "confused": {"answer": answers.tolist(), "share": numbers(share, 2)},
-        "matrix": {"classes": list(classes), "counts": [[*row] for row in counts], "total": size},
         "survival": _survival(run, samples),
         "samples": _samples(data, samples, runs, pictures, notes),
     }
@@ -277,6 +290,20 @@ def _samples(data: RunData, samples: Samples, runs: int, pictures: dict[str, int
         "total": total, "wrong": int(np.where(answered, samples.prediction != samples.label, samples.age > 1).sum()),
         "unseen": int((samples.age == 0).sum()), "likely": int(samples.likely_mislabelled.sum()),
         "ages": _histogram(samples.age), "historyEpochs": EPOCHS, "historyMost": int(ages.max(initial=1)),
+    }  # fmt: skip
+
+
+def _tested(tested: AnswersOnTest | None, runs: int, pictures: dict[str, int]) -> Json:
+    """Return the test samples that are wrong, the surest first."""
+    if tested is None:
+        return None
+    rows, (images, texts) = tested.surest[: max(1, TESTED // runs)], tested.previews
+    return {
+        "id": rows.tolist(), "label": tested.label[rows].tolist(), "prediction": tested.prediction[rows].tolist(),
+        "confidence": numbers(tested.confidence[rows], 3), "top": numbers(tested.top[rows], 3),
+        "picture": [add_picture(pictures, png(images[row]) if row in images else None) for row in rows.tolist()],
+        "about": [texts.get(row) for row in rows.tolist()], "wrong": len(tested.surest),
+        "total": int((tested.label >= 0).sum()),
     }  # fmt: skip
 
 

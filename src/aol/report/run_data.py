@@ -12,7 +12,7 @@ import numpy as np
 from aol._values import unlike
 from aol.records.record import DamagedRunError, Floats, Matrix, Run
 from aol.records.table import read_runs, told_apart
-from aol.report.samples import Samples, samples_of
+from aol.report.samples import AnswersOnTest, Samples, samples_of, tested_of
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,14 @@ class RunData:
         folder: of the run.
         run: its record, with at least one epoch.
         samples: what is known of each training sample, where that was kept.
+        tested: the last answers to test samples, where these were kept.
     """
 
     name: str
     folder: Path
     run: Run
     samples: Samples | None = None
+    tested: AnswersOnTest | None = None
 
     def last(self, reading: str) -> Floats | None:
         """Return the last known value of a reading for each class, `[C]`; None where it was never taken."""
@@ -68,13 +70,13 @@ def load(*paths: str | os.PathLike[str], damaged: Callable[[str], None] | None =
 
 
 def _with_samples(folder: Path, run: Run) -> RunData:
-    samples = samples_of(folder, run)
+    samples, tested = samples_of(folder, run), tested_of(folder, run)
     # The two files of a run that is being trained, or was resumed, may be some epochs apart.
     if samples is not None and len(run.epochs) != len(samples.answers):
         epochs = min(len(run.epochs), len(samples.answers))
         answers = samples.answers.first(epochs)
         run, samples = run.first(epochs), replace(samples, answers=answers, age=answers.last())
-    return RunData(run.method if run.seed is None else f"{run.method}, seed {run.seed}", folder, run, samples)
+    return RunData(run.method if run.seed is None else f"{run.method}, seed {run.seed}", folder, run, samples, tested)
 
 
 def last_known(values: Floats | Matrix) -> Floats:

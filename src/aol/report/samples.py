@@ -12,9 +12,20 @@ import numpy.typing as npt
 import pandas as pd
 
 from aol.records.history import Answers
-from aol.records.previews import Description, png, read_previews
+from aol.records.previews import TEST as TEST_PREVIEWS
+from aol.records.previews import Description, Previews, png, read_previews
 from aol.records.record import DamagedRunError, Floats, Ints, Run
-from aol.records.samples import FILE, Reals, SampleTable, Shorts, read_ids, read_samples
+from aol.records.samples import (
+    FILE,
+    TEST,
+    Reals,
+    SampleTable,
+    Shorts,
+    read_ids,
+    read_samples,
+    read_tested,
+    surest_mistakes,
+)
 from aol.report.label_quality import Masks, competent_classes, suspicion
 
 _LEAST_EPOCHS = 3  # that must have seen a sample before its label is called wrong
@@ -88,32 +99,63 @@ class Samples(SampleTable):
         """The most frequent wrong answer; the label, where there was none."""
         return np.where(self.suggested < 0, self.label, self.suggested).astype(np.int32)
 
-    @cached_property
-    def _pairs(self) -> pd.DataFrame:
-        """The labels and last answers that occur together, and how often."""
-        known = self.prediction >= 0
-        size = 1 + int(max(self.label.max(initial=0), self.prediction.max(initial=0)))
-        codes, count = np.unique(self.label[known] * size + self.prediction[known], return_counts=True)
-        return pd.DataFrame({"label": codes // size, "answer": codes % size, "count": count})
-
     def confusion(self, num_classes: int) -> tuple[Ints, Floats]:
         """Return the most frequent wrong answer of each class (-1: none) and its share of these answers, `[C]` each."""
-        wrong = self._pairs.query("label != answer").sort_values("count", ascending=False, kind="stable")
+        wrong = _pairs(self.label, self.prediction).query("label != answer")
+        wrong = wrong.sort_values("count", ascending=False, kind="stable")
         most = wrong.drop_duplicates("label").set_index("label").reindex(range(num_classes))
         share = most["count"] / wrong.groupby("label")["count"].sum()
         return most["answer"].fillna(-1).to_numpy(np.int64), share.fillna(0.0).to_numpy()
 
-    def confusion_matrix(self, num_classes: int, most: int = 30) -> tuple[list[int], list[list[int]]]:
-        """Return the classes with the most wrong answers, in their order, and how often each got which last answer.
 
-        Of `most` classes at most: a class counts with the wrong answers to its samples and those that name it.
-        """
-        wrong = self._pairs.query("label != answer")
-        part = sum(np.bincount(wrong[own], wrong["count"], num_classes) for own in ("label", "answer"))
-        chosen = np.sort(np.argsort(-part, kind="stable")[:most])
-        shown = self._pairs[self._pairs[["label", "answer"]].isin(chosen).all(axis=1)]
-        counts = shown.pivot(index="label", columns="answer", values="count").reindex(chosen, columns=chosen)
-        return chosen.tolist(), counts.fillna(0).to_numpy(np.int64).tolist()
+@dataclass(frozen=True)
+class AnswersOnTest:
+    """The last answers to test samples, `[N]` each; -1, or NaN, where unknown."""
+
+    label: Ints
+    prediction: Shorts
+    confidence: Reals  # the probability of the label
+    top: Reals  # that of the prediction
+    previews: Previews
+    surest: Ints  # the rows that are wrong, the surest first, by turns of the classes
+
+
+def _pairs(label: Ints, prediction: Shorts) -> pd.DataFrame:
+    """Return the labels and answers that occur together, and how often."""
+    known = prediction >= 0
+    size = 1 + int(max(label.max(initial=0), prediction.max(initial=0)))
+    codes, count = np.unique(label[known] * size + prediction[known], return_counts=True)
+    return pd.DataFrame({"label": codes // size, "answer": codes % size, "count": count})
+
+
+def confusion_matrix(
+    label: Ints, prediction: Shorts, num_classes: int, most: int = 30
+) -> tuple[list[int], list[list[int]]]:
+    """Return the classes with the most wrong answers, in their order, and how often each got which last answer.
+
+    Of `most` classes at most: a class counts with the wrong answers to its samples and those that name it.
+    """
+    pairs = _pairs(label, prediction)
+    wrong = pairs.query("label != answer")
+    part = sum(np.bincount(wrong[own], wrong["count"], num_classes) for own in ("label", "answer"))
+    chosen = np.sort(np.argsort(-part, kind="stable")[:most])
+    shown = pairs[pairs[["label", "answer"]].isin(chosen).all(axis=1)]
+    counts = shown.pivot(index="label", columns="answer", values="count").reindex(chosen, columns=chosen)
+    return chosen.tolist(), counts.fillna(0).to_numpy(np.int64).tolist()
+
+
+def tested_of(folder: Path, run: Run) -> AnswersOnTest | None:
+    """Return the last answers to test samples; None where they were not kept."""
+    answers = read_tested(folder / TEST, run.id)
+    if answers is None:
+        return None
+    label, prediction = np.nan_to_num(answers[:, :2].T, nan=-1.0).astype(np.int64)
+    known = label >= 0
+    if max(label.max(initial=0), prediction.max(initial=0)) >= len(run.classes) or prediction.min(initial=0) < -1:
+        raise DamagedRunError(f"{folder / TEST}: it has other classes than the {len(run.classes)} of the run.")
+    prediction = np.where(known, prediction, -1).astype(np.int32)
+    previews = read_previews(folder, TEST_PREVIEWS)
+    return AnswersOnTest(label, prediction, answers[:, 2], answers[:, 3], previews, surest_mistakes(answers))
 
 
 def samples_of(folder: Path, run: Run) -> Samples | None:

@@ -64,7 +64,7 @@ function startBelow() {
   for (const [names, draw] of [
     [["shown", "curve"], drawCurves], [["reading", "order"], drawHeatControls], [["run", "shown", "reading", "order", "zoom"], drawHeat],
     [["run", "klass"], drawScatter], [["run"], drawSurvival], [["run"], drawMatrix], [["run", "shown", "klass"], drawClassCurves],
-    [["run", "klass", "sort", "down", "find"], drawClassTable], [["run", "klass"], drawGallery], [["run"], drawSampleAges],
+    [["run", "klass", "sort", "down", "find"], drawClassTable], [["run", "klass", "answer"], drawGallery], [["run", "klass", "answer"], drawTested], [["run"], drawSampleAges],
     [["run", "klass", "unsure", "marked"], drawErrors], [["run", "shown"], drawSettings], [["run"], drawLinks],
   ]) follow(names, draw);
   Promise.allSettled(drawing).then((all) => {

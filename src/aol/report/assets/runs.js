@@ -96,7 +96,7 @@ function drawAdvice() {
 
 // Sections are reached without touching the address, which holds the choices.
 function goTo(event, id) {
-  event.preventDefault();
+  event?.preventDefault();
   part(id).scrollIntoView({ behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
   const heading = part(id).querySelector("h2");
   heading.tabIndex = -1;

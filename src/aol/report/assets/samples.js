@@ -1,7 +1,10 @@
 // The oldest samples as a gallery, and those whose label is likely wrong, with the reasons in plain words.
 
 const samplesOf = () => (current() ? current().samples : null);
-const ofClass = (samples) => (row) => state.klass < 0 || samples.label[row] === state.klass;
+const ofClass = (samples) => (row) => (state.klass < 0 || samples.label[row] === state.klass)
+  && (state.answer < 0 || samples.prediction[row] === state.answer);
+const whichOf = (run) => (state.klass < 0 ? "all classes" : `class “${run.names[state.klass]}”`)
+  + (state.answer < 0 ? "" : `, answered “${run.names[state.answer]}”`);
 
 // A picture; where there is none, what the recorder was told of the sample: text, or a short table.
 function pictureOf(samples, row) {
@@ -30,7 +33,7 @@ const wrongOf = (samples, row) => `${samples.wrongEpochs[row]} of ${times(sample
 
 function facts(run, samples, row) {
   return definitions("facts", [["Label", run.names[samples.label[row]]], ["Answer", answerOf(run, samples, row)],
-    ["Age", `${whole(samples.age[row])}, ${samples.age[row] > 1 ? `wrong ${times(samples.age[row] - 1, "time")} in a row` : "right"}`],
+    ["Age", `${whole(samples.age[row])}, ${samples.age[row] > 1 ? `wrong ${whole(samples.age[row] - 1)} in a row` : "right"}`],
     ...(samples.suggested[row] === samples.label[row] ? [] : [["Suggested", suggestedOf(run, samples, row)]])]);
 }
 
@@ -50,16 +53,30 @@ function drawGallery() {
   for (const id of ["samples", "errors"]) part(id).hidden = !samples;
   if (!samples) return;
   const rows = samples.oldest.filter(ofClass(samples));
-  const which = state.klass < 0 ? "all classes" : `class “${run.names[state.klass]}”`;
   // The same number as under "About this page".
   const kept = state.klass < 0 ? "the oldest of all and of each class" : "the oldest";
-  fill("sample-about", `${run.name}, ${which}: ${times(rows.length, "sample")} that ${rows.length === 1 ? "is" : "are"} wrong, ${kept}, the oldest first. `
+  fill("sample-about", `${run.name}, ${whichOf(run)}: ${times(rows.length, "sample")} that ${rows.length === 1 ? "is" : "are"} wrong, ${kept}, the oldest first. `
     + `Of all ${whole(samples.total)} samples, ${whole(samples.wrong)} were wrong when last seen`
     + `${samples.unseen ? ` and ${whole(samples.unseen)} were never seen` : ""}.`
     + `${rows.some((row) => samples.isLikely[row]) ? " Framed: the label is likely wrong." : ""}`);
   const first = rows.slice(0, tables.gallery);
   fill("gallery", first.map((_, at) => card(run, samples, rows, at, "oldest")));
   drawMore("gallery-more", "gallery", first.length, rows.length, 24, drawGallery);
+}
+
+function drawTested() {
+  const run = current();
+  const samples = run && run.tested;
+  part("tested").hidden = !samples;
+  if (!samples) return;
+  const rows = samples.id.map((_, row) => row).filter(ofClass(samples));
+  const first = rows.slice(0, tables.tested);
+  fill("tested-about", `${run.name}, ${whichOf(run)}: ${times(rows.length, "test sample")}, the surest mistakes first. `
+    + `Of all ${whole(samples.total)} test samples ${whole(samples.wrong)} are wrong${samples.wrong > samples.id.length ? `; ${whole(samples.id.length)} are listed` : ""}.`);
+  fill("tested-list", first.map((row) => element("li", { class: "card sample" }, element("div", { class: "row" }, pictureOf(samples, row),
+    definitions("facts", [["Label", `${run.names[samples.label[row]]} (${percent(samples.confidence[row], 0)})`], ["Answer", answerOf(run, samples, row)]])),
+  element("p", { class: "quiet" }, `test sample ${samples.id[row]}`))));
+  drawMore("tested-more", "tested", first.length, rows.length, 24, drawTested);
 }
 
 function evidence(run, samples, row) {

@@ -1,7 +1,7 @@
 // What the viewer has chosen, kept in the address so that a reload, or a link to a colleague, shows the same.
 
 const DEFAULTS = {
-  run: RUNS.findIndex((run) => run.details), shown: firstOfEachMethod(), klass: -1, reading: "age", order: "count",
+  run: RUNS.findIndex((run) => run.details), shown: firstOfEachMethod(), klass: -1, answer: -1, reading: "age", order: "count",
   sort: "age", down: true, theme: "auto", curve: "", zoom: null, find: "", unsure: false, marked: "all",
 };
 const state = { ...DEFAULTS };
@@ -20,6 +20,7 @@ function follow(names, draw) {
 }
 
 function choose(changes) {
+  if ("klass" in changes || "run" in changes) changes = { answer: -1, ...changes }; // that of a cell of the confusion matrix
   const changed = Object.keys(changes).filter((name) => state[name] !== changes[name]);
   Object.assign(state, changes);
   if (!changed.length) return;
