@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aol._values import printable, spreadsheet_text
+from aol._values import printable
 from aol.cli import (
     UsageError,
     choice,
@@ -49,7 +49,7 @@ PAGE = "report.html"
 def _show(args: argparse.Namespace) -> int:
     from aol.records.record import DamagedRunError
     from aol.records.store import requested_ids
-    from aol.records.table import frame_of, read_runs
+    from aol.records.table import as_csv, frame_of, read_runs
 
     wanted = chosen_format(args)
     damaged: list[DamagedRunError] = []
@@ -57,8 +57,7 @@ def _show(args: argparse.Namespace) -> int:
     if wanted == "json":
         print_json(frame)
     elif wanted == "csv":
-        text = frame.map(lambda cell: spreadsheet_text(printable(cell)) if isinstance(cell, str) else cell)
-        print(text.to_csv(), end="")
+        print(as_csv(frame.map(lambda cell: printable(cell) if isinstance(cell, str) else cell)), end="")
     else:
         asked = [len(requested_ids(folder)) for folder in args.folders]
         print_runs(frame, args.folders, asked=max(len(frame), sum(asked)) if all(asked) else len(frame))

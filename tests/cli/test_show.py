@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +169,15 @@ def test_for_programs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frame = pd.read_csv(io.StringIO(out))
     assert len(frame) == 6
     assert frame["test_last"].max() == 0.6
+
+
+def test_no_text_id_or_head_of_the_csv_is_a_formula(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = replace(small_run(id="=a1"), settings={"=2+3": "a;=1", "lr": 0.1})
+    write_run(tmp_path / "run", run)
+    _, out, _ = shown(capsys, tmp_path, "--format", "csv")
+    frame = pd.read_csv(io.StringIO(out), index_col="id")
+    assert (frame.index[0], frame["'=2+3"].iloc[0], frame["lr"].iloc[0]) == ("'=a1", "a;=1", 0.1)
+    assert '"a;=1"' in out
 
 
 def test_a_damaged_run_is_named_and_the_others_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

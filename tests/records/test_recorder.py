@@ -221,6 +221,16 @@ def test_a_finished_record_that_is_opened_again_stays_as_it_is(tmp_path: Path) -
     }
 
 
+def test_a_folder_that_is_moved_ends_the_record_in_one_sentence(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path / "run", ages)
+    epoch_of(ages, recorder, 0)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    with pytest.raises(RuntimeError, match="moved or deleted"):
+        epoch_of(ages, recorder, 1)
+    assert [folder.name for folder in tmp_path.iterdir()] == ["moved"]
+
+
 def test_a_recorder_that_was_closed_writes_no_more(tmp_path: Path) -> None:
     ages = aol.SampleAges(LABELS, num_classes=4)
     recorder = aol.Recorder(tmp_path, ages, command="make train")

@@ -52,3 +52,19 @@ def test_a_file_name_that_is_no_utf8_is_written_everywhere(tmp_path: Path) -> No
     assert main(["report", str(tmp_path / "run"), "--export", str(tmp_path / "t.csv"), "--write", page]) == 0
     assert "caf\\udce9.jpg" in (tmp_path / "t.csv").read_text()
     assert shown(tmp_path / "run")[:3] == ["caf\\udce9.jpg", "\\ud800", PATHS[2]]
+
+
+def test_names_of_settings_and_classes_that_are_no_utf8_are_shown(tmp_path: Path) -> None:
+    ages, odd = aol.SampleAges([0, 1]), "\ud800"
+    with aol.Recorder(tmp_path / "run", ages, name=odd, classes=[odd, "b"], settings={odd: odd}) as recorder:
+        ages.observe([0, 1], [True, False])
+        ages.advance()
+        recorder.advance()
+    for words in (["show"], ["show", "--json"], ["show", "--format", "csv"], ["report"]):
+        assert main([*words, str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.parametrize("settings", ["x", ["x"], {"a": [1]}, {3: 1}])
+def test_settings_that_are_no_values_by_name_are_refused(settings: object, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="settings must be"):
+        aol.Recorder(tmp_path, aol.SampleAges([0, 1]), settings=settings)

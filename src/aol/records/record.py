@@ -204,6 +204,7 @@ def decode(content: bytes) -> Run:
             except ValueError as error:
                 raise DamagedRunError(f"{kind}, {name}: {error}") from error
             _require(not (why := impossible(name, given[kind][name])), f"{kind}, {name}: {why}")
+    given["settings"] = {printable(name): value for name, value in given["settings"].items()}
     given["epochs"] = np.asarray(given["epochs"], dtype=np.int64)
     return Run(**given | {"method": printable(given["method"]), "classes": list(map(printable, given["classes"]))})
 

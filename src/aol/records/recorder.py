@@ -152,6 +152,7 @@ class Recorder:
             with ExitStack() as held:
                 held.enter_context(locked(self.folder, called="folder"))
                 self._continue(resume)
+                self._place = self.folder.stat()
                 self._held = held.pop_all()
 
     def _take_samples(self, images: Any, names: Any, size: int) -> None:
@@ -224,6 +225,8 @@ class Recorder:
             raise ValueError("advance() of a recorder that was closed: make another with resume=True to go on.")
         if ages.epoch == self._at:
             raise ValueError("advance() of a recorder comes after ages.advance(), once an epoch: no epoch has passed.")
+        if self._writes and not (self.folder.exists() and os.path.samestat(self.folder.stat(), self._place)):
+            raise RuntimeError(f"{self.folder} was moved or deleted: make a recorder of the folder where it is now.")
         given, classes = self._figures(figures), self._class_names()
         more = len(classes) - len(self._classes)  # that the ages have added
         self._classes, self._weight = classes, F.pad(self._weight, (0, more), value=1.0)
@@ -401,6 +404,8 @@ def _appended(table: Mapping[str, Array], row: Mapping[str, Array], epochs: int,
 
 def _checked_settings(settings: Mapping[str, Value], taken: set[str]) -> dict[str, Value]:
     """Return settings that a record can hold; `taken` are the columns of the table of runs."""
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"settings must be text and finite numbers by name, not {_check.shown(settings)}.")
     for name, value in settings.items():
         infinite = isinstance(value, float) and not math.isfinite(value)
         if not isinstance(name, str) or not isinstance(value, str | float | int | bool | None) or infinite:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from aol._values import unlike
+from aol._values import spreadsheet_text, unlike
 from aol.records.metrics import columns_of
 from aol.records.record import DamagedRunError, Run, read_run
 from aol.records.store import find_runs
@@ -141,6 +142,22 @@ def _column(values: list[object], index: pd.Index) -> pd.Series:
 def _row(folder: Path | None, run: Run) -> dict[str, object]:
     own = {"folder": None if folder is None else str(folder), **columns_of(run)}
     return own | {name: value for name, value in run.settings.items() if name not in own and name != "id"}
+
+
+def as_csv(frame: pd.DataFrame, **options: Any) -> str:
+    """Return CSV: any text, ids and heads too, is quoted, and shown by spreadsheets, which would compute `=1+2`.
+
+    >>> print(as_csv(pd.DataFrame({"=n": [1], "name": ["a;=1+2"]}, index=["-x"])), end="")
+    "","'=n","name"
+    "'-x",1,"a;=1+2"
+    """
+
+    def safe(cell: Any) -> Any:
+        return spreadsheet_text(cell) if isinstance(cell, str) else cell
+
+    texts = {str(name): frame[name].map(safe) for name in frame if not pd.api.types.is_numeric_dtype(frame[name])}
+    shown = frame.assign(**texts).rename(index=safe, columns=safe)
+    return str(shown.to_csv(quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n", **options))
 
 
 def told_apart(names: Sequence[str], runs: Sequence[Run], but: Collection[str] = ()) -> list[str]:

@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 
 from aol._files import write_atomically
-from aol._values import spreadsheet_text, unlike
+from aol._values import unlike
 from aol.records import record, samples, store
-from aol.records.table import frame_of
+from aol.records.table import as_csv, frame_of
 from aol.report.figures import draw
 from aol.report.page import write_page
 from aol.report.run_data import RunData, load
@@ -86,9 +86,6 @@ def _table(data: RunData) -> pd.DataFrame:
     return pd.DataFrame(table).iloc[np.argsort(-samples.suspicion, kind="stable")]
 
 
-_TEXTS = ("id", "label_name", "prediction_name", "suggested_name")
-
-
 def export(data: RunData, path: str | os.PathLike[str]) -> Path:
     """Write the table of a run's samples, most suspicious first, to a `.csv` or `.parquet` file, and return the path.
 
@@ -97,8 +94,7 @@ def export(data: RunData, path: str | os.PathLike[str]) -> Path:
     """
     place, table, buffer = Path(path), _table(data), io.BytesIO()
     if place.suffix.lower() == ".csv":
-        texts = {name: table[name].map(spreadsheet_text) for name in _TEXTS}
-        content = table.assign(**texts).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+        content = as_csv(table, index=False, float_format="%.6g")
         # Without a mark, spreadsheets take UTF-8 for something else.
         buffer.write(content.encode("ascii" if content.isascii() else "utf-8-sig"))
     elif place.suffix.lower() == ".parquet":

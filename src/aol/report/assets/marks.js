@@ -34,7 +34,7 @@ const fitsMark = (run, samples) => (row) => state.marked === "all" || state.mark
 function csvCell(value) {
   const text = String(value ?? "");
   const safe = /^[=+\-@\t\r\n＝＋－＠]/.test(text) && !/^[+-]?[0-9]+(\.[0-9]+)?$/.test(text) ? `'${text}` : text;
-  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  return /[",;\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 
 // Every marked sample once, as the first run that lists it has it; columns are named as in the exported table.
