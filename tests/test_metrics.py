@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import balanced_accuracy_score, f1_score, precision_score, recall_score
+from sklearn.metrics import balanced_accuracy_score, cohen_kappa_score, f1_score, precision_score, recall_score
 
 from aol import metrics
 from aol.losses import is_correct
@@ -37,10 +37,13 @@ def test_from_labels_and_answers_they_are_those_of_scikit_learn(case: tuple[int,
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about answers without a label, which it leaves out as well
         assert float(metrics.balanced_accuracy(accuracy)) == pytest.approx(balanced_accuracy_score(label, answer))
+        kappa = cohen_kappa_score(label, answer)
     named = sorted({*label, *answer} - {-1})
     score = f1_score(label, answer, labels=named, average="macro", zero_division=0)
     assert float(metrics.macro_f1(accuracy, precision)) == pytest.approx(score)
+    assert float(metrics.cohen_kappa(label, answer, classes)) == pytest.approx(kappa, nan_ok=True)
     recalls = [value for value in accuracy.tolist() if value == value]
+    assert float(metrics.g_mean(accuracy)) == pytest.approx(math.prod(recalls) ** (1 / len(recalls)))
     assert float(metrics.worst_class(accuracy)) == min(recalls)
 
 

@@ -1,4 +1,4 @@
-"""Metrics for imbalanced problems: balanced accuracy, macro-F1, the worst classes, head, middle and tail.
+"""Metrics for imbalanced problems: balanced accuracy, G-mean, macro-F1, kappa, worst classes, head, middle and tail.
 
 The last dimension is that of the classes, `[C]`; any others (runs, epochs) come before it. The accuracy of a class is
 its recall: right answers over samples. A class without a test sample has the accuracy NaN and is left out.
@@ -50,6 +50,30 @@ def precision_by_class(label: _check.Integers, answer: _check.Integers, num_clas
     return right / answered
 
 
+def cohen_kappa(label: _check.Integers, answer: _check.Integers, num_classes: int | None = None) -> Tensor:
+    r"""Return Cohen's kappa, agreement beyond chance, `float64 [...]`; NaN where chance alone would always agree.
+
+    .. math:: \kappa = \frac{p - e}{1 - e}, \quad e = \sum_c \frac{|\{i : y_i = c\}|\,|\{i : \hat y_i = c\}|}{B^2}
+
+    p is the share of right answers. Arguments as in `accuracy_by_class`.
+
+    >>> cohen_kappa([0, 0, 0, 1], [0, 0, 0, 0]), cohen_kappa([0, 0, 1, 1], [0, 0, 1, 0])
+    (tensor(0., dtype=torch.float64), tensor(0.5000, dtype=torch.float64))
+    """
+    return kappa_of_counts(*_sums(label, answer, num_classes))
+
+
+def kappa_of_counts(right: Tensor, samples: Tensor, answered: Tensor) -> Tensor:
+    """Return `cohen_kappa` from right answers, samples and answers of each class, `[..., C]`.
+
+    >>> kappa_of_counts(torch.tensor([2.0, 1.0]), torch.tensor([2.0, 2.0]), torch.tensor([3.0, 1.0]))
+    tensor(0.5000)
+    """
+    total = samples.sum(-1)
+    agreed, chance = right.sum(-1) / total, (samples * answered).sum(-1) / total**2
+    return (agreed - chance) / (1.0 - chance)
+
+
 # From accuracies
 
 
@@ -64,6 +88,17 @@ def balanced_accuracy(accuracy: _check.Numbers) -> Tensor:
     tensor(0.7000, dtype=torch.float64)
     """
     return _accuracies("accuracy", accuracy).nanmean(-1)
+
+
+def g_mean(accuracy: _check.Numbers) -> Tensor:
+    r"""Return the geometric mean of the accuracies of the classes, `float64 [...]`; 0 if one of them is.
+
+    .. math:: \Big(\prod_c a_c\Big)^{1 / C}
+
+    >>> g_mean([0.9, 0.4, torch.nan])
+    tensor(0.6000, dtype=torch.float64)
+    """
+    return _accuracies("accuracy", accuracy).log().nanmean(-1).exp()
 
 
 def macro_f1(accuracy: _check.Numbers, precision: _check.Numbers) -> Tensor:

@@ -40,7 +40,7 @@ def readings(folder: Path) -> dict[str, object]:
     values: dict[str, object] = {}
     for path in sorted((folder / "runs").glob("*/run.json")):
         run = json.loads(path.read_text())
-        curves = {k: v for k, v in run["curves"].items() if "second" not in k}
+        curves = {k: v for k, v in run["curves"].items() if "second" not in k and "prequential" not in k}
         parts = {
             "curves": curves,
             "by_class": run["by_class"],

@@ -12,7 +12,7 @@ import pytest
 
 import aol
 from aol.metrics import NAMES, class_metrics
-from aol.records.metrics import MEASURES, METRICS, accuracy_metrics, run_metrics
+from aol.records.metrics import MEASURES, METRICS, STREAM_MEASURES, accuracy_metrics, run_metrics
 from aol.records.record import DamagedRunError, write_run
 from aol.records.table import frame_of
 from tests.support.small_runs import small_run
@@ -79,6 +79,8 @@ def test_a_run_that_diverged_counts_as_chance_in_every_figure() -> None:
         for measure in MEASURES:
             value = np.mean([float(each[measure]) for each in same])
             assert found.pop(f"test_{measure}_{name}") == pytest.approx(value), measure
+    for measure in STREAM_MEASURES:
+        assert {found.pop(f"{measure}_{name}") for name in METRICS} == {0.0}
     assert set(found.values()) == {1 / 3}
     offline = run_metrics(small_run(failed_at_epoch=2, counts=[10, 10, 10]))
     assert math.isnan(offline["test_second_half_mean"])

@@ -33,10 +33,21 @@ MEASURES = {
     "middle_accuracy": "mean test accuracy of the middle third of the classes by training samples",
     "tail_accuracy": "mean test accuracy of the third of the classes with the fewest training samples",
 }
-# Figures of a study, columns of the frame as `test_NAME`: a measure (None: accuracy), and a part of its curve.
-FIGURES: dict[str, tuple[str | None, str]] = {name: (None, name) for name in METRICS} | {
-    f"{measure}_{name}": (measure, name) for measure in MEASURES for name in METRICS
+# Measures of a stream, with curves of the same names: each batch is answered before the network is trained on it.
+STREAM_MEASURES = {
+    "prequential_g_mean": "geometric mean of the classes' accuracies on each step before training on it",
+    "prequential_kappa": "Cohen's kappa on each step before training on it",
 }
+ALL_MEASURES = MEASURES | STREAM_MEASURES
+# Figures of a study: a measure (None: accuracy), and a part of its curve.
+FIGURES: dict[str, tuple[str | None, str]] = {name: (None, name) for name in METRICS} | {
+    f"{measure}_{name}": (measure, name) for measure in ALL_MEASURES for name in METRICS
+}
+
+
+def column_of(name: str) -> str:
+    """Return the name of a curve of a measure, or the column of a figure in the frame."""
+    return name if name.startswith("prequential") else f"test_{name}"
 
 
 def measure_text(figure: str) -> str:
@@ -55,7 +66,7 @@ def figure_text(figure: str) -> str:
     'test accuracy of the worst class, mean over the last 5 % of epochs'
     """
     measure, part = FIGURES[figure]
-    return f"{MEASURES[measure] if measure else 'test accuracy'}, {METRICS[part]}"
+    return f"{ALL_MEASURES[measure] if measure else 'test accuracy'}, {METRICS[part]}"
 
 
 def is_stream(run: Run) -> bool:
@@ -103,7 +114,7 @@ def run_metrics(run: Run) -> dict[str, float]:
     """Return all metrics of a run by name, `test_last`, `validation_tail_mean` and so on; NaN where not measured."""
     curves = {split: accuracy_metrics(counted(run, curve), stream=is_stream(run)) for split, curve in CURVES.items()}
     measured = class_measures(run)
-    curves |= {f"test_{measure}": measured.get(measure, {}) for measure in MEASURES}
+    curves |= {column_of(measure): measured.get(measure, {}) for measure in ALL_MEASURES}
     return {f"{curve}_{name}": own.get(name, math.nan) for curve, own in curves.items() for name in METRICS}
 
 
@@ -129,14 +140,14 @@ def zero_threshold_share(run: Run) -> float:
 
 
 def class_measures(run: Run) -> dict[str, dict[str, float]]:
-    """Return the metrics of those `MEASURES` that are on record, by name; `last` alone where only that epoch is."""
+    """Return the metrics of those `ALL_MEASURES` that are on record, by name; `last` alone where only that epoch is."""
     from aol.metrics import has_tail
 
     counts = run.counts if run.counts is not None and has_tail(run.counts) else None
     if run.failed_at_epoch is not None:
         curves = _measures_of_chance(run, counts is not None)
     else:
-        curves = {name: run.curves[f"test_{name}"] for name in MEASURES if f"test_{name}" in run.curves}
+        curves = {name: run.curves[column_of(name)] for name in ALL_MEASURES if column_of(name) in run.curves}
         parts = counts is None or "head_accuracy" in curves  # of a stream, counts are not known before its end
         if "test_accuracy" in run.over_time and not ("balanced_accuracy" in curves and parts):
             curves = _computed(run.over_time, counts) | curves
@@ -161,6 +172,8 @@ def _measures_of_chance(run: Run, has_parts: bool) -> dict[str, Floats]:
     measures |= dict.fromkeys(("worst_class", "worst_tenth"), 1.0 if size == 1 else 0.0)
     if has_parts:
         measures |= dict.fromkeys(("head_accuracy", "middle_accuracy", "tail_accuracy"), level)
+    if is_stream(run):
+        measures |= dict.fromkeys(STREAM_MEASURES, 0.0)
     return {name: np.full(1, value) for name, value in measures.items()}
 
 

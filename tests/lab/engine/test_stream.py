@@ -7,6 +7,7 @@ from torch import Tensor
 from aol import _seeds
 from aol.lab.engine.loop import Loop
 from aol.lab.engine.samples import orders
+from aol.metrics import accuracy_by_class, cohen_kappa, g_mean
 from tests.lab.engine.test_offline import close, same_story
 from tests.support.naive_training import Naive
 from tests.support.tiny_runs import make_loop, stream_settings, tiny_pair
@@ -100,6 +101,26 @@ def test_a_step_trains_on_its_own_subset_only_and_looks_at_the_whole_memory() ->
         assert sorted(looked[-1][0].tolist()) == sorted(everything)
         assert float(loop.history.by_class("train_count")[-1, 0].sum()) == 10 * (step + 1)  # repeats are counted
     assert len(trained) == len(looked) == 5  # one clean pass a step
+
+
+def test_prequential_readings_are_those_of_the_answers_before_each_training_step() -> None:
+    loop = make_loop([stream_settings(memory="none", seed=seed, batch_size=8) for seed in (0, 1)])
+    given: list[tuple[Tensor, Tensor]] = []
+    step = loop.learner.step
+
+    def told(images: Tensor, label: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
+        loss, logits = step(images, label, *rest)
+        given.append((label, logits.argmax(-1)))
+        return loss, logits
+
+    loop.learner.step = told  # type: ignore[method-assign]
+    for _ in range(3):
+        given.clear()
+        loop.run_epoch()
+        label, answer = (torch.cat(own, 1) for own in zip(*given, strict=True))
+        classes = loop.num_classes
+        close(loop.history.epoch("prequential_kappa")[-1], cohen_kappa(label, answer, classes).tolist())
+        close(loop.history.epoch("prequential_g_mean")[-1], g_mean(accuracy_by_class(label, answer, classes)).tolist())
 
 
 def test_the_order_of_classes_stays_for_a_period_and_the_subset_does_not() -> None:

@@ -67,7 +67,7 @@ def test_every_file_column_and_key_is_documented(out: Path) -> None:
 def test_records_are_complete_and_what_was_not_measured_is_unknown(out: Path) -> None:
     run = read_run(run_of(out, 3))
     assert run.epochs.tolist() == [1, 2, 3, 4]
-    of_others = {"threshold", "test_conflict_accuracy", "test_worst_group"}
+    of_others = {"threshold", "prequential_g_mean", "prequential_kappa", "test_conflict_accuracy", "test_worst_group"}
     assert set(run.curves) == set(EPOCH) - {"epoch"} - of_others
     assert set(run.over_time) == set(CLASS) - {"offset"}  # of margins
     for name, values in run.curves.items():

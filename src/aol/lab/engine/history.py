@@ -13,7 +13,8 @@ from aol import metrics
 # By epoch: one number a run.
 EPOCH = (
     "epoch", "lr", "seconds", "images_per_second", "train_loss", "train_accuracy", "test_accuracy",
-    "validation_accuracy", "threshold", "test_conflict_accuracy", "test_worst_group",
+    "validation_accuracy", "threshold", "prequential_g_mean", "prequential_kappa",
+    "test_conflict_accuracy", "test_worst_group",
     *(f"test_{name}" for name in metrics.NAMES),
 )  # fmt: skip
 # By epoch and class: C numbers a run.

@@ -33,7 +33,7 @@ from aol.lab.engine.stored_source import FromStorage
 from aol.lab.methods import WEIGHTINGS, Inputs
 from aol.lab.settings import Settings, memory_capacity
 from aol.memory import KeepAll, KeepLast, Memory, Reservoir
-from aol.metrics import class_metrics
+from aol.metrics import class_metrics, g_mean, kappa_of_counts
 from aol.readings import precision
 from aol.records.history import SampleHistory
 from aol.streams import Arrivals, LimitedAccess, ShiftingTail
@@ -140,6 +140,8 @@ class Loop(ABC):
         }
         if isinstance(self.ages, ClassAges):
             by_epoch["threshold"] = self.ages.threshold
+            by_epoch["prequential_g_mean"] = g_mean(trained.right / trained.count)
+            by_epoch["prequential_kappa"] = kappa_of_counts(trained.right, trained.count, trained.answered)
         if (self.epoch + 1) % self.settings.eval_every == 0 or self.epoch + 1 == self.settings.epochs:
             by_epoch |= self._test_readings(by_class)
         for row, finite in enumerate((trained.loss.isfinite() & self._finite).tolist()):

@@ -101,11 +101,12 @@ def restored(tensors: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Trained:
-    """Results of a training pass: mean loss `[R]`, right answers and samples by class `[R, C]`, images of each run."""
+    """Results of a training pass: mean loss `[R]`, images a run, and `[R, C]` right answers, samples and answers."""
 
     loss: Tensor
     right: Tensor
     count: Tensor
+    answered: Tensor
     images: int
 
     def by_class(self) -> dict[str, Tensor]:
@@ -158,7 +159,7 @@ class TrainPass:
         self._cursor = torch.zeros((), dtype=torch.int64, device=device)
         self._step = torch.zeros_like(self._cursor)
         self._losses = torch.zeros(runs, dtype=torch.float64, device=device)
-        self._sums = torch.zeros((2, runs, num_classes), dtype=torch.float64, device=device)
+        self._sums = torch.zeros((3, runs, num_classes), dtype=torch.float64, device=device)
         self._batches: dict[int, Captured] = {}
         self._shown: Tensor | None = None  # the images of a captured step, where they come from storage
 
@@ -203,7 +204,8 @@ class TrainPass:
         """Return what came of the pass, of all processes."""
         self._learner.broadcast_buffers()
         sums, losses = _distributed.total(self._sums), _distributed.total(self._losses)
-        return Trained(losses / self._world / self.number, sums[0].clone(), sums[1].clone(), self._size)
+        right, count, answered = sums.clone()
+        return Trained(losses / self._world / self.number, right, count, answered, self._size)
 
     def _captured(self, size: int, images: Tensor | None = None) -> Captured:
         """Return the training step of a batch of some size; `images` keep their memory between steps."""
@@ -260,7 +262,8 @@ class TrainPass:
         right = (predicted == label) & known
         self._losses += loss
         counted = real.to(torch.float64).expand(label.shape)
-        self._sums.scatter_add_(2, label.expand(2, -1, -1), torch.stack((right * counted, counted)))
+        by_class = torch.stack((label, label, predicted))
+        self._sums.scatter_add_(2, by_class, torch.stack((right * counted, counted, known * counted)))
         position = self._position.index_select(1, at)
         if self._world > 1:  # padding does not count
             position, label, right, predicted = (t[:, real] for t in (position, label, right, predicted))

@@ -24,7 +24,7 @@ from aol.lab.study.spec import Cell, Method, Study
 from aol.lab.study.stats import Figures, best_of_k, choose, choose_leaving_one_out, pooled_gains
 from aol.lab.study.verdict import LEAST_SEEDS, Claim, claim, judge
 from aol.lab.train.validate import problem, read_valid, settings_of
-from aol.records.metrics import FIGURES, MEASURES, METRICS
+from aol.records.metrics import ALL_MEASURES, FIGURES, METRICS, column_of
 from aol.records.record import DamagedRunError, Run
 from aol.records.store import Store
 from aol.records.table import RunFrame, frame_of
@@ -52,7 +52,7 @@ class StudyResults:
     ) -> None:
         self.study, self.runs, self.damaged = study, runs, damaged
         wanted = study.figure if figure is None else figure
-        self.figure = f"{wanted}_{study.figure}" if wanted in MEASURES else wanted
+        self.figure = f"{wanted}_{study.figure}" if wanted in ALL_MEASURES else wanted
         _check_figure(study, self.figure)
         self.values = long_frame(study, runs, self.figure)
         self.gains = gains_of(study, self.values, self.figure)
@@ -196,7 +196,8 @@ def study_results(
 
 def _check_figure(study: Study, figure: str) -> None:
     if figure not in FIGURES:
-        parts, measures, hint = ", ".join(METRICS), ", ".join(MEASURES), did_you_mean(figure, (*FIGURES, *MEASURES))
+        parts, measures = ", ".join(METRICS), ", ".join(ALL_MEASURES)
+        hint = did_you_mean(figure, (*FIGURES, *ALL_MEASURES))
         raise WrongSettingsError(
             f"figure must be one of {parts}, or one of {measures}, also with _last and so on, not {figure!r}.{hint}"
         )
@@ -204,7 +205,7 @@ def _check_figure(study: Study, figure: str) -> None:
     if (tried := len(base.variants())) > 1:
         raise WrongSettingsError(f"{study.name}: the baseline {study.baseline} must have one setting, not {tried}.")
     run = study.run(study.cells_list()[0], base, base.variants()[0], study.seeds[0])
-    if "second_half_mean" in figure and run.scenario != "stream":
+    if ("second_half_mean" in figure or "prequential" in figure) and run.scenario != "stream":
         raise WrongSettingsError(f"figure {figure} is for streams; {study.name} has last, tail_mean and best.")
 
 
@@ -228,7 +229,7 @@ def long_frame(study: Study, runs: RunFrame, figure: str) -> pd.DataFrame:
                 for variant, seed, extra in grid
             ]
     frame = pd.DataFrame(rows, columns=["cell", "method", "setting", "seed", "run", "extra"])
-    columns = {"value": f"test_{figure}", "validation": f"validation_{study.figure}", "failed": "failed_at_epoch"}
+    columns = {"value": column_of(figure), "validation": f"validation_{study.figure}", "failed": "failed_at_epoch"}
     for name, column in columns.items():
         frame[name] = frame["run"].map(runs[column]).astype(float) if len(runs) else np.nan
     base = frame[(frame["method"] == study.baseline) & ~frame["extra"]].set_index(["cell", "seed"])["value"]

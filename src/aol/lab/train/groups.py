@@ -29,7 +29,7 @@ from aol.lab.engine.source import AnyPair, data_of, input_shape
 from aol.lab.settings import Settings, WrongSettingsError
 from aol.records.store import Store
 
-CHECKPOINT_FORMAT = 6
+CHECKPOINT_FORMAT = 7
 _FEW_PIXELS, _SLOW_PIXELS = 256, 128  # of an image, and of its side
 _DIGEST = hashlib.sha256().digest_size
 # Steps are captured for a full batch and for the last, smaller one, each with its own memory; evaluation batches have a

@@ -36,7 +36,7 @@ const LABELS = {
   train_loss: "Training loss", train_margin: "Training margin", test_age: "Age on test", test_loss: "Test loss",
   test_margin: "Test margin", validation_accuracy: "Validation accuracy",
   lr: "Learning rate", seconds: `Seconds ${UNIT === "step" ? "a step" : "an epoch"}`, images_per_second: "Images a second", train_seconds: "Seconds of training", data_seconds: "Seconds waiting for images",
-  train_accuracy_error: "Training accuracy, standard error", threshold: "Threshold",
+  train_accuracy_error: "Training accuracy, standard error", threshold: "Threshold", prequential_g_mean: "G-mean before training", prequential_kappa: "Kappa before training",
   test_balanced_accuracy: "Balanced accuracy", test_macro_f1: "Macro-F1", test_worst_class: "Worst class", test_worst_tenth: "Worst tenth of the classes",
   test_head_accuracy: "Head accuracy", test_middle_accuracy: "Middle accuracy", test_tail_accuracy: "Tail accuracy",
 };
