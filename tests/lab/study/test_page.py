@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,6 +135,32 @@ def test_ages_that_are_kept_come_with_the_command_that_draws_them(tmp_path: Path
         store.write(replace(record(run, 0.5), by_class={"mean_age": values, "test_accuracy": 1 / values}))
     text = page(tmp_path, [plan])
     assert f"aol study draw correlations --out {tmp_path.as_posix()} --write correlations.png\n```" in text
+
+
+def test_the_page_says_that_settings_came_before_runs_only_where_git_shows_it(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        own = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c")
+        return subprocess.run([*own, *words], capture_output=True, text=True, check=True).stdout.strip()
+
+    text, file = (ROOT / "src/aol/lab/study/builtin/correlations.toml").read_text(), tmp_path / "own.toml"
+    file.write_text(text)
+    git("init", "-q")
+    git("add", "own.toml")
+    git("commit", "-qm", "Plan a study")
+    plan, commit = load(file), git("rev-parse", "HEAD")
+
+    def says(**versions: str) -> bool:
+        age = np.arange(1.0, 101.0)
+        for run in plan.all_runs():
+            by_class = {"mean_age": age, "test_accuracy": 1 / age}
+            Store(tmp_path).write(replace(record(run, 0.5), by_class=by_class, versions=versions))
+        return "committed before the runs" in results_page(tmp_path, {str(file): plan}).text
+
+    assert says(commit=commit)
+    assert not says()
+    assert not says(commit="0" * 40)
+    file.write_text(text + "# changed since\n")
+    assert not says(commit=commit)
 
 
 def test_charts_are_written_beside_the_page_and_are_the_same_each_time(tmp_path: Path) -> None:

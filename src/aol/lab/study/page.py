@@ -6,8 +6,10 @@ paper's in the same cells, and the two statements. The page follows from the run
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shlex
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ from aol.lab.study.draw import estimate_of, gain_figure
 from aol.lab.study.forest import Estimate, draw_forest
 from aol.lab.study.paper import TABLES, cells_of
 from aol.lab.study.results import StudyResults, finished_runs, study_results
-from aol.lab.study.spec import Study, builtin_names, cell_name, load
+from aol.lab.study.spec import Study, builtin_names, cell_name, load, path_of
 from aol.lab.study.tables import NONE, TEMPLATES, correlation_verdict, gain_text, notes, points, signed, tables
 from aol.lab.study.verdict import FEW, Claim
 from aol.records.metrics import zero_threshold_share
@@ -82,6 +84,7 @@ def results_page(folder: Path, called: Mapping[str, Study] | None = None, *, cha
             "notes": notes(own),
             "zeros": _zero_thresholds(own) if own.study.paper else {},
             "commands": _commands(name, own.study, folder),
+            "committed": _is_committed_first(name, own),
         }
         for name, own in shown.items()
     ]
@@ -127,6 +130,20 @@ def _zero_thresholds(results: StudyResults) -> dict[str, float]:
             share = fmean(zero_threshold_share(run) for run in results.chosen_runs(place, own.method))
             shares |= {} if math.isnan(share) else {cell_name(results.study.cells_list()[place]): share}
     return shares if max(shares.values(), default=0.0) > MOST_ZEROS else {}
+
+
+def _is_committed_first(name: str, results: StudyResults) -> bool:
+    """Return whether git shows that a study was committed before its runs: their commits hold its file as it is."""
+    path, commits = path_of(name), {run.versions.get("commit") for run in results.runs.runs.values()}
+    if path is None or None in commits:
+        return False
+    for commit in commits:
+        words = ["git", "-C", str(path.parent), "show", f"{commit}:./{path.name}"]
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            if subprocess.run(words, capture_output=True, timeout=10, check=True).stdout == path.read_bytes():
+                continue
+        return False
+    return True
 
 
 def _commands(name: str, study: Study, folder: Path) -> list[str]:

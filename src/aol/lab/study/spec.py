@@ -283,20 +283,23 @@ def load(name_or_path: str | Path) -> Study:
     >>> len(load("period-10").all_runs())
     348
     """
-    name, path, known = str(name_or_path), Path(name_or_path).expanduser(), builtin_names()
-    if name in known:
-        path = Path(str(resources.files("aol.lab.study") / "builtin" / f"{name}.toml"))
-    elif not path.is_file():
-        path = _MORE / f"{name}.toml"
-    if path.is_file():
+    name, known = str(name_or_path), builtin_names()
+    if path := path_of(name):
         return _study_in(path)
     large = name.removesuffix(_SMOKE)
-    if large != name and (large in known or (_MORE / f"{large}.toml").is_file()):
+    if large != name and path_of(large):
         return smoke(load(large))
     hint = did_you_mean(name, [*known, *(known + _SMOKE for known in known)])
     raise WrongSettingsError(
         f"There is no study {name!r}: no such file, and the built-in ones are {', '.join(known)}.{hint}"
     )
+
+
+def path_of(name: str) -> Path | None:
+    """Return the file of a study: a built-in one, any TOML file, or in a checkout one of `results/studies`."""
+    builtin = Path(str(resources.files("aol.lab.study") / "builtin" / f"{name}.toml"))
+    places = (builtin, Path(name).expanduser(), _MORE / f"{name}.toml")
+    return next((path for path in places if path.is_file()), None)
 
 
 def _study_in(path: Path) -> Study:
