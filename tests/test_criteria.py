@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 import aol
 from aol import criteria
+from tests.support.checks import strange
 from tests.support.naive_training import Naive, rate_of
 from tests.support.tiny_runs import make_loop, network, same_network, settings, tiny_pair
 
@@ -593,8 +594,15 @@ def test_ages_of_samples_in_a_loop_give_the_weights_of_the_paper() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [{"weighting": "aol"}, {"weighting": "aol", "level": "sample"}, {"margin": "counts-seen", "tau": 1.5}],
-    ids=["aol", "aol of samples", "counts-seen"],
+    [
+        {"weighting": "aol"},
+        {"weighting": "aol", "level": "sample"},
+        {"weighting": "aol-seen"},
+        {"margin": "counts-seen", "tau": 1.5},
+        {"margin": "counts-seen", "margin_memory": 30},
+        {"margin": "probability-seen", "margin_steps": 2, "tau": 1.5},
+    ],
+    ids=str,
 )
 def test_a_plain_loop_with_the_loss_trains_the_network_of_the_lab(given) -> None:
     run = settings(rho=0.5, **given)
@@ -604,7 +612,12 @@ def test_a_plain_loop_with_the_loss_trains_the_network_of_the_lab(given) -> None
     naive = Naive(run, tiny_pair())  # for the same images, order and initial network
     label, everything = torch.tensor(naive.labels), range(len(naive.pool))
     ages = aol.SampleAges(label, rho=0.5, level=run.level)
-    criterion = aol.AgeWeightedLoss(ages=ages) if run.weighting == "aol" else aol.LogitAdjustedLoss(3, tau=1.5)
+    criterion = {
+        "aol": lambda: aol.AgeWeightedLoss(ages=ages),
+        "aol-seen": lambda: aol.AgeWeightedLoss(3),
+        "counts-seen": lambda: aol.LogitAdjustedLoss(3, tau=run.tau, memory=run.margin_memory),
+        "probability-seen": lambda: aol.MarginLoss(3, tau=run.tau, every=run.margin_steps),
+    }[run.margin if run.weighting == "none" else run.weighting]()
     optimizer = torch.optim.SGD(naive.net.parameters(), momentum=run.momentum, weight_decay=run.weight_decay)
     for epoch in range(run.epochs):
         steps = torch.tensor(naive.order(epoch, [1.0] * len(label))).split(run.batch_size)
@@ -612,7 +625,9 @@ def test_a_plain_loop_with_the_loss_trains_the_network_of_the_lab(given) -> None
             naive.net.train()
             optimizer.param_groups[0]["lr"] = rate_of(run, epoch * len(steps) + step, len(steps))
             logits = naive.net(naive.images(naive.pair.train, [naive.pool[i] for i in index]))
+            used = criterion.offsets if run.margin == "probability-seen" else None
             loss = criterion(logits, label[index], *[index] * (run.level == "sample"))
+            used = criterion.offsets if run.margin == "counts-seen" else used
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -620,8 +635,9 @@ def test_a_plain_loop_with_the_loss_trains_the_network_of_the_lab(given) -> None
         ages.advance()
     same_network(network(loop, 0), naive.net.state_dict())
     assert loop.ages.age[0].equal(ages.age)
-    if run.margin != "none":
-        torch.testing.assert_close(loop.history.by_class("offset")[-1, 0].float(), criterion.offsets)
+    if used is not None:
+        torch.testing.assert_close(loop.history.by_class("offset")[-1, 0].float(), used)
+        assert used.abs().max() > 0.05
 
 
 # What is refused
@@ -667,6 +683,8 @@ def test_bad_shapes_and_labels_are_refused_and_teach_nothing(make) -> None:
         (logits, torch.zeros(6)),
         (logits, torch.full((6,), C)),
     ]
+    bad += [(odd, torch.zeros(6).long()) for odd in strange(logits) if not odd.is_meta]
+    bad += [(logits, odd) for odd in strange(torch.zeros(6).long())]
     for given in bad:
         with pytest.raises((ValueError, IndexError, RuntimeError)):
             criterion(*given)

@@ -109,19 +109,14 @@ def finite(name: str, value: object, *, device: torch.device | None = None) -> T
 
 
 def counts(value: object) -> Tensor:
-    """Return class counts as `finite` does; a pandas Series must be in the order of the classes."""
-    return finite("counts", in_class_order(value))
-
-
-def in_class_order(value: object) -> object:
-    """Return class counts; ValueError for a pandas Series of another order, as `value_counts()` returns."""
+    """Return class counts as `finite` does; ValueError for a pandas Series of another order than the classes."""
     index: Any = getattr(value, "index", None) if getattr(value, "ndim", 1) == 1 else None
     if hasattr(index, "dtype") and index.dtype.kind in "iu" and list(index) != list(range(len(index))):
         raise ValueError(
             f"counts must be in the order of the classes, but this Series has the index {shown(list(index))}: use "
             "counts.reindex(range(num_classes), fill_value=0)."
         )
-    return value
+    return finite("counts", value)
 
 
 def rates(name: str, value: object, low: float, high: float, *, open_above: bool = False) -> Tensor:
@@ -178,8 +173,8 @@ def state_value(state: Mapping[str, Any], key: str, like: int | Tensor, *, any_s
     """Return a whole number of zero or more, or a tensor like `like`, of a state dict; or raise ValueError."""
     value: Any = state.get(key)
     if isinstance(like, Tensor):
-        fits = isinstance(value, Tensor) and value.dtype == like.dtype
-        fits = fits and (value.dim() == like.dim() if any_size else value.shape == like.shape)
+        fits = isinstance(value, Tensor) and (value.dtype, value.layout) == (like.dtype, torch.strided)
+        fits = fits and not value.is_meta and (value.dim() == like.dim() if any_size else value.shape == like.shape)
     else:
         fits = type(value) is int and value >= 0
     if not fits:

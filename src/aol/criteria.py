@@ -279,11 +279,15 @@ class LogitAdjustedLoss(_Adjusted):
         """Return the loss of logits `[B, C, ...]` for class indices `[B, ...]` or soft targets `[B, C, ...]`."""
         if not self._learning(logits, target):
             return self._cross_entropy(logits, target)
+        counts = self.counts
         if self.learns:
             with torch.no_grad():
                 new = _of_all_processes(label_counts(target, self.num_classes, ignore_index=self.ignore_index))
-                self.counts.copy_(counts_step(self.counts, new, self.memory))
-        return self._cross_entropy(self.with_prior(logits), target)
+                counts = counts_step(counts, new, self.memory)
+        loss = self._cross_entropy(_plus(logits, self.tau * count_offsets(counts)), target)
+        if self.learns:  # last: a call that fails teaches nothing
+            self.counts.copy_(counts)
+        return loss
 
 
 class MarginLoss(_Adjusted):

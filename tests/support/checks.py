@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 import random
+import warnings
 
 import numpy as np
 import pytest
@@ -254,6 +255,42 @@ def check_bad_calls_name_the_argument_and_change_nothing(subject: Subject) -> No
             call(thing)
         assert type(caught.value) in (ValueError, TypeError, IndexError)
         assert str(caught.value).endswith(".")
+        assert view(subject, thing) == before
+
+
+def strange(value: torch.Tensor) -> list[torch.Tensor]:
+    """A tensor in the kinds for which PyTorch has few operations."""
+    number = value.double().nan_to_num(0.0).float()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # prototypes, and what will go
+        odd = [
+            value.to("meta"),
+            number.to(torch.float8_e4m3fn),
+            torch.quantize_per_tensor(number, 1.0, 0, torch.quint8),
+            value.to(torch.complex64),
+        ]
+        if value.dim():
+            odd += [value.to_sparse(), torch.nested.nested_tensor([value, value])]
+    return odd
+
+
+def check_strange_tensors_raise_whatever_they_raise_and_change_nothing(subject: Subject) -> None:
+    thing, size = worked(subject), 2
+    before, state = view(subject, thing), thing.state_dict()
+    index, runs = torch.arange(size), getattr(thing, "rho", torch.tensor(0)).shape
+    answer = torch.ones((*runs, size), dtype=torch.int64)
+    calls = [lambda odd=odd: thing.load_state_dict(odd) for odd in strange(index)]
+    for key, value in state.items():
+        if isinstance(value, torch.Tensor):
+            calls += [lambda odd=odd, key=key: thing.load_state_dict({**state, key: odd}) for odd in strange(value)]
+    if hasattr(thing, "observe"):
+        calls += [lambda odd=odd: thing.observe(odd, answer) for odd in strange(index)]
+        calls += [lambda odd=odd: thing.observe(index, odd) for odd in strange(answer)]
+    if hasattr(thing, "add"):
+        calls += [lambda odd=odd: thing.add(odd) for odd in strange(index)]
+    for call in calls:
+        with pytest.raises(Exception):  # noqa: B017, PT011
+            call()
         assert view(subject, thing) == before
 
 
