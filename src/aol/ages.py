@@ -40,8 +40,8 @@ def age_step(age: Tensor, correct: _check.Truths) -> Tensor:
     right, _ = _check.truths("correct", correct, device=age.device)
     _check.broadcasts("correct", right, "age", age.shape)
     # A floating-point age stops by itself where its digits end: at 2048 in float16.
-    older = age + 1 if age.is_floating_point() else age.clamp_max(torch.iinfo(age.dtype).max - 1) + 1
-    return torch.where(right, torch.ones_like(age), older)
+    older = age + 1 if age.is_floating_point() else age.clamp_max(torch.iinfo(age.dtype).max - 1).add_(1)
+    return torch.where(right, 1, older)
 
 
 def ema_step(ema: Tensor, age: Tensor, rho: _check.Rate) -> Tensor:
@@ -373,10 +373,10 @@ class SampleAges(State):
         blocks = (torch.split(value, size, -1) for value in (self._age, self._ema, observed[:, :-1], self._labels))
         for age, ema, marks, labels in zip(*blocks, strict=True):
             older = (marks > 0) | (age > 0) if self.absent == "grow" else marks > 0
-            age.copy_(torch.where(marks == RIGHT, 1, torch.where(older, age.clamp(1, 2**31 - 2) + 1, age)))
+            age.copy_(torch.where(older, age_step(age.clamp_min(1), marks == RIGHT), age))
             now = age.to(torch.float32)
             before = torch.where(ema.isnan(), now, ema)  # the first age starts the EMA
-            folded = torch.maximum(before, now) if self.fuse == "peak" else torch.lerp(before, now, self._rho)
+            folded = torch.maximum(before, now) if self.fuse == "peak" else blend(before, now, self._rho)
             ema.copy_(torch.where(older, folded, ema))
             label = labels.to(torch.int64).expand_as(ema)
             self._seen.scatter_add_(1, label, (~ema.isnan()).to(torch.int64))
