@@ -5,13 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from aol import _check
-
-
-def seed(value: object) -> int:
-    """Check a user's seed."""
-    return _check.whole("seed", value, 0)
-
 
 def generator(base: int, *path: int, device: torch.device | str = "cpu") -> torch.Generator:
     """Return a generator: the same seed and path give the same numbers, any other pair independent ones.
@@ -21,8 +14,3 @@ def generator(base: int, *path: int, device: torch.device | str = "cpu") -> torc
     """
     (state,) = np.random.SeedSequence(base, spawn_key=path).generate_state(1, np.uint64)
     return torch.Generator(device).manual_seed(int(state))
-
-
-def permutation(size: int, base: int, *path: int) -> torch.Tensor:
-    """Return a permutation of 0 to `size` - 1 for a seed and path, on the CPU."""
-    return torch.randperm(size, generator=generator(base, *path), device="cpu")

@@ -59,7 +59,7 @@ def long_tail(labels: _check.Integers, imbalance: float, *, profile: str = "exp"
         fits = bool((long_tail_counts(middle, classes, imbalance, profile) <= available).all())
         low, high = (middle, high) if fits else (low, middle - 1)
     counts = long_tail_counts(low, classes, imbalance, profile)
-    return keep_per_class(pool, counts, _seeds.generator(_seeds.seed(seed)))
+    return keep_per_class(pool, counts, _seeds.generator(_check.whole("seed", seed, 0)))
 
 
 def keep_per_class(labels: Tensor, counts: Tensor, generator: torch.Generator) -> Tensor:

@@ -117,7 +117,7 @@ class Reservoir(Memory):
 
     def __init__(self, capacity: int, seed: int = 0) -> None:
         super().__init__()
-        self.capacity, self.seed, self.seen = _check.whole("capacity", capacity, 1), _seeds.seed(seed), 0
+        self.capacity, self.seed, self.seen = _check.whole("capacity", capacity, 1), _check.whole("seed", seed, 0), 0
         self._generator = _seeds.generator(self.seed)
 
     def add(self, indices: _check.Integers) -> None:

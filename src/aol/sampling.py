@@ -96,7 +96,8 @@ class EpochSampler(Sampler[int], ABC):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        self.num_samples, self.seed, self.even = _check.whole("num_samples", num_samples, 1), _seeds.seed(seed), even
+        self.num_samples, self.seed = _check.whole("num_samples", num_samples, 1), _check.whole("seed", seed, 0)
+        self.even = even
         if (rank is None) != (world_size is None):
             raise ValueError("rank and world_size must be given together.")
         self._place = None

@@ -28,13 +28,16 @@ class Stream(ABC):
         self._labels = label.to("cpu", torch.int64, copy=True)
         self.num_samples = label.numel()
         self.steps = _check.whole("steps", steps, 1)
-        self.seed = _seeds.seed(seed)
+        self.seed = _check.whole("seed", seed, 0)
         self.step = 0
         self._resume = False
 
     @abstractmethod
     def _indices(self, step: int) -> Tensor:
         """Return the indices of one step."""
+
+    def _permutation(self, size: int, *path: int) -> Tensor:
+        return torch.randperm(size, generator=_seeds.generator(self.seed, *path), device="cpu")
 
     def __len__(self) -> int:
         return self.steps
@@ -94,7 +97,7 @@ class LimitedAccess(Stream):
 
     def _indices(self, step: int) -> Tensor:
         size = max(1, round(self.num_samples * self.fraction))
-        return _seeds.permutation(self.num_samples, self.seed, step)[:size].sort().values
+        return self._permutation(self.num_samples, step)[:size].sort().values
 
     def _settings(self) -> dict[str, object]:
         return {**super()._settings(), "fraction": self.fraction}
@@ -141,7 +144,7 @@ class ShiftingTail(Stream):
     def ranks(self, step: int) -> Tensor:
         """Return the rank of each class in a step, 0 for the head, `int64 [C]`."""
         turn = self._step(step) // self.period
-        return _seeds.permutation(self.num_classes, self.seed, 0, turn)
+        return self._permutation(self.num_classes, 0, turn)
 
     def _indices(self, step: int) -> Tensor:
         counts = self._by_rank[self.ranks(step)]
