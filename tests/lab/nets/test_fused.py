@@ -14,7 +14,6 @@ from aol.lab.nets import Network, Stacked, make
 from aol.lab.nets.cnn import CNN
 from aol.lab.nets.fused import CannotFuse, FusedStack, can_fuse, fuse, obstacle
 from aol.lab.nets.fused.plan import plan
-from aol.lab.nets.layers import channelwise
 from aol.lab.nets.resnet import resnet32, resnet34_cifar
 
 
@@ -37,8 +36,7 @@ def test_a_cnn_is_read_as_a_stem_and_two_units_without_shortcut() -> None:
 class _Other(CNN):
     """A CNN whose forward pass may be another."""
 
-
-channelwise(entry="conv1")(_Other)
+    entry = "conv1"
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from aol._lazy import lazy
 
 if TYPE_CHECKING:
-    from aol.lab.nets.layers import Network, channelwise
+    from aol.lab.nets.layers import Network
     from aol.lab.nets.registry import make, names
     from aol.lab.nets.stacked import Stacked, obstacle
 
-__all__ = ["Network", "Stacked", "channelwise", "make", "names", "obstacle"]
+__all__ = ["Network", "Stacked", "make", "names", "obstacle"]
 
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "layers": ("Network", "channelwise"),
+        "layers": ("Network",),
         "registry": ("make", "names"),
         "stacked": ("Stacked", "obstacle"),
     },

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from aol.lab.nets.layers import Head, Network, channelwise
+from aol.lab.nets.layers import Head, Network
 from aol.lab.nets.norm_relu import norm_relu
 
 
-@channelwise(entry="conv1")
 class CNN(Network):
     """Three 3×3 convolutions with batch norm, the last two strided, flat mean, linear: [B, C, H, W] → [B, K].
 
@@ -20,6 +19,8 @@ class CNN(Network):
     >>> net(torch.zeros(2, 1, 8, 8)).shape, sum(p.numel() for p in net.parameters())
     (torch.Size([2, 10]), 24058)
     """
+
+    entry = "conv1"
 
     def __init__(self, num_classes: int, in_channels: int = 1, *, width: int = 16) -> None:
         super().__init__()

@@ -1,21 +1,16 @@
-"""Parts that networks share: their base class, the channelwise mark, and a shortcut without parameters.
+"""Parts that networks share: their base class, what is channelwise, and a shortcut without parameters.
 
 Assumes maps of shape [B, C, H, W]. A map may hold R networks side by side, run-major in its channels
-([B, R·C, H, W], run r in channels r·C to (r + 1)·C); only modules marked `channelwise` may receive one.
+([B, R·C, H, W], run r in channels r·C to (r + 1)·C); only modules that are channelwise may receive one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-ModuleType = TypeVar("ModuleType", bound=type[nn.Module])
-
-_ENTRY: dict[type[nn.Module], str | None] = {nn.Sequential: "0"}
 
 
 class Network(nn.Module):
@@ -48,44 +43,26 @@ class Head(nn.Linear):
             return super().forward(x.to(self.weight.dtype))
 
 
-def channelwise(*, entry: str | None = None) -> Callable[[ModuleType], ModuleType]:
-    """Class decorator: the forward pass only calls children and treats all channels alike.
+def is_channelwise(module: nn.Module) -> bool:
+    """Whether the class of a module, not a parent of it, says that its forward pass treats all channels alike.
 
-    A marked forward may call its children, add or multiply maps, apply element-wise functions, average over
-    places and flatten all but the batch. It must not read, pad, split, join or mix channels: those belong in
-    a child of their own. The mark is not inherited, since a subclass may bring another forward.
-    `entry` names the child that alone receives the input, if there is one.
+    It says so by `entry` in its own body: the child that alone receives the input, if there is one, or None. Such a
+    forward pass may call children, add or multiply maps, apply element-wise functions, average over places and flatten
+    all but the batch. It must not read, pad, split, join or mix channels: those belong in a child of their own.
 
-    >>> @channelwise(entry="conv")
-    ... class Tiny(nn.Module):
-    ...     pass
-    >>> is_channelwise(Tiny()), is_channelwise(nn.Transformer)
+    >>> is_channelwise(nn.Sequential()), is_channelwise(nn.Transformer())
     (True, False)
     """
-
-    def mark(kind: ModuleType) -> ModuleType:
-        _ENTRY[kind] = entry
-        return kind
-
-    return mark
-
-
-def is_channelwise(module: nn.Module | type[nn.Module]) -> bool:
-    """Whether the module's own class, not a parent of it, carries the `channelwise` mark.
-
-    >>> is_channelwise(nn.Sequential())
-    True
-    """
-    return (module if isinstance(module, type) else type(module)) in _ENTRY
+    return type(module) is nn.Sequential or "entry" in vars(type(module))
 
 
 def entry_of(module: nn.Module) -> nn.Module:
-    """Find the innermost module known to be the only one that receives the network's input.
+    """Return the innermost module known to be the only one that receives the network's input.
 
     >>> entry_of(nn.Sequential(nn.Sequential(nn.ReLU()), nn.Flatten()))
     ReLU()
     """
-    name = _ENTRY.get(type(module))
+    name = "0" if type(module) is nn.Sequential else vars(type(module)).get("entry")
     children = dict(module.named_children())
     return entry_of(children[name]) if name in children else module
 

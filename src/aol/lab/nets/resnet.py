@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from aol.lab.nets.layers import HalvingShortcut, Head, Network, channelwise
+from aol.lab.nets.layers import HalvingShortcut, Head, Network
 from aol.lab.nets.norm_relu import norm_relu
 
 Shortcut = Callable[[int, int, int], nn.Module]  # (channels in, channels out, stride) → module
@@ -30,7 +30,6 @@ def projection(in_channels: int, out_channels: int, stride: int) -> nn.Module:
     return nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels))
 
 
-@channelwise()
 class BasicBlock(nn.Module):
     """Two 3×3 convolutions, post-activation: relu(norm(conv(relu(norm(conv(x))))) + shortcut(x)).
 
@@ -41,7 +40,7 @@ class BasicBlock(nn.Module):
     torch.Size([1, 32, 4, 4])
     """
 
-    expansion = 1
+    expansion, entry = 1, None
 
     def __init__(self, in_channels: int, out_channels: int, stride: int, shortcut: nn.Module) -> None:
         super().__init__()
@@ -57,7 +56,6 @@ class BasicBlock(nn.Module):
         return norm_relu(self.norm2, self.conv2(branch), self.shortcut(x))
 
 
-@channelwise()
 class Bottleneck(nn.Module):
     """1×1, 3×3 and 1×1 convolutions, the inner ones with a quarter of the channels; the 3×3 one has the stride.
 
@@ -68,7 +66,7 @@ class Bottleneck(nn.Module):
     torch.Size([1, 32, 4, 4])
     """
 
-    expansion = 4
+    expansion, entry = 4, None
 
     def __init__(self, in_channels: int, out_channels: int, stride: int, shortcut: nn.Module) -> None:
         super().__init__()
@@ -88,7 +86,6 @@ class Bottleneck(nn.Module):
         return norm_relu(self.norm3, self.conv3(branch), self.shortcut(x))
 
 
-@channelwise(entry="stem")
 class ResNet(Network):
     """Stem, stages of blocks, global mean, linear: images [B, C, H, W] → logits [B, K].
 
@@ -101,6 +98,8 @@ class ResNet(Network):
     >>> net(torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 10])
     """
+
+    entry = "stem"
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """R networks as one: the same outputs, gradients and running statistics, in one forward and backward pass.
 
-Assumes networks alike but for their values, built of layers in `stacked_layers.RULES` and of modules marked
-`channelwise`. Runs are side by side in the channels and independent: a run that diverges does not affect the others.
+Assumes networks alike but for their values, built of layers in `stacked_layers.JOINS` and of channelwise modules. Runs
+are side by side in the channels and independent: a run that diverges does not affect the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from aol.lab.nets.external import head_name
 from aol.lab.nets.layers import entry_of, is_channelwise, split_runs
-from aol.lab.nets.stacked_layers import RULES, StackedConv2d, StackedLinear
+from aol.lab.nets.stacked_layers import JOINS, StackedConv2d, StackedLinear, can_join
 
 
 def obstacle(net: nn.Module) -> str | None:
@@ -23,30 +23,14 @@ def obstacle(net: nn.Module) -> str | None:
     >>> obstacle(nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8)))
     "module '1' is a GroupNorm, for which no stacked layer is known"
     """
-    return _obstacle(net, "", {})
-
-
-def _obstacle(module: nn.Module, path: str, owners: dict[nn.Parameter, tuple[nn.Module, str]]) -> str | None:
-    kind = type(module)
-    what = f"module {path!r} is a {kind.__name__}" if path else f"the network is a {kind.__name__}"
-    rule = RULES.get(kind)
-    if rule is None:
-        for name, child in module.named_children():
-            if reason := _obstacle(child, f"{path}.{name}".lstrip("."), owners):
-                return reason
-        if not is_channelwise(module):
-            if next(module.children(), None) is None:
-                return f"{what}, for which no stacked layer is known"
-            return f"{what}, whose forward pass is not marked channelwise"
-        if next(module.parameters(recurse=False), next(module.buffers(recurse=False), None)) is not None:
-            return f"{what}, which holds parameters or buffers of its own"
-    elif reason := rule.refuses(module):
-        return f"{what} that {reason}"
-    for name, parameter in module.named_parameters(path, recurse=False):
-        owner, its_name = owners.setdefault(parameter, (module, name))
-        if owner is not module:
-            return f"{what} that shares its {name.rpartition('.')[2]} with {its_name!r}"
-    return None
+    number = 0
+    for path, module in net.named_modules():
+        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        if not can_join(module) and (own or not is_channelwise(module)):
+            what = f"module {path!r}" if path else "the network"
+            return f"{what} is a {type(module).__name__}, for which no stacked layer is known"
+        number += len(list(module.parameters(recurse=False)))
+    return "two modules share a parameter" if number > len(list(net.parameters())) else None
 
 
 class Stacked(nn.Module):
@@ -148,8 +132,8 @@ def _join(networks: Sequence[nn.Module]) -> nn.Module:
     """Copy the first network with each known layer replaced by the stacked one; forwards stay as they are."""
     stacked: dict[int, nn.Module] = {}
     for name, layer in networks[0].named_modules():
-        if rule := RULES.get(type(layer)):
-            joint = rule.join([network.get_submodule(name) for network in networks])
+        if join := JOINS.get(type(layer)):
+            joint = join([network.get_submodule(name) for network in networks])
             stacked[id(layer)] = joint.train(layer.training)
     # What deepcopy finds in its memo it takes as already copied: the tree, modules used twice included,
     # keeps its form.

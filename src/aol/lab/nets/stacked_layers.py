@@ -1,4 +1,4 @@
-"""The layers of R networks side by side: one class for each layer that has weights, and the table of rules.
+"""The layers of R networks side by side: one class for each layer that has weights, and the table of them.
 
 Assumes maps [B, R·C, H, W], run-major in their channels, and R layers alike but for their values. Every
 parameter and buffer is the R plain ones joined along their first axis, run-major.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -200,46 +199,28 @@ class StackedHead(StackedLinear):
             return super().forward(x.to(self.weight.dtype))
 
 
-@dataclass(frozen=True)
-class Rule:
-    """How R layers of one class become one, and why some of them may not.
-
-    The joined module keeps the names of the layer's parameters and buffers, each joined along its first axis
-    (see `joined`). The rule holds for the class itself, not for subclasses, which may bring another forward.
-    """
-
-    join: Callable[[Sequence[Any]], nn.Module]
-    refuses: Callable[[Any], str | None] = lambda _: None
-
-
-def _same(layers: Sequence[nn.Module]) -> nn.Module:
-    return copy.deepcopy(layers[0])
-
-
-def _refuse_conv(layer: nn.Conv2d) -> str | None:
-    return None if layer.padding_mode == "zeros" else f"pads with {layer.padding_mode!r} instead of zeros"
-
-
-def _refuse_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> str | None:
-    return "averages over all batches (momentum=None)" if layer.momentum is None else None
-
-
-def _refuse_flatten(layer: nn.Flatten) -> str | None:
-    return None if (layer.start_dim, layer.end_dim) == (1, -1) else "flattens other axes than all but the batch"
-
-
 # These act on each element or each channel alone. Dropout is not among them: it would draw other numbers.
 _ALIKE: tuple[type[nn.Module], ...] = (
-    *(nn.Identity, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh),
+    *(nn.Identity, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Flatten),
     *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.ZeroPad2d),
 )
-RULES: dict[type[nn.Module], Rule] = {
-    nn.Conv2d: Rule(StackedConv2d, _refuse_conv),
-    nn.BatchNorm1d: Rule(StackedBatchNorm, _refuse_norm),
-    nn.BatchNorm2d: Rule(StackedBatchNorm, _refuse_norm),
-    nn.Linear: Rule(StackedLinear),
-    Head: Rule(StackedHead),
-    HalvingShortcut: Rule(lambda layers: HalvingShortcut(layers[0].extra, runs=len(layers))),
-    nn.Flatten: Rule(_same, _refuse_flatten),
-    **dict.fromkeys(_ALIKE, Rule(_same)),
+# How R layers of a class become one, which keeps the names of their parameters and buffers.
+JOINS: dict[type[nn.Module], Callable[[Sequence[Any]], nn.Module]] = {
+    nn.Conv2d: StackedConv2d,
+    nn.BatchNorm1d: StackedBatchNorm,
+    nn.BatchNorm2d: StackedBatchNorm,
+    nn.Linear: StackedLinear,
+    Head: StackedHead,
+    HalvingShortcut: lambda layers: HalvingShortcut(layers[0].extra, runs=len(layers)),
+    **dict.fromkeys(_ALIKE, lambda layers: copy.deepcopy(layers[0])),
 }
+
+
+def can_join(layer: nn.Module) -> bool:
+    """Return whether layers of this class and with these settings can become one."""
+    odd = (
+        getattr(layer, "padding_mode", "zeros") != "zeros",
+        isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and layer.momentum is None,
+        isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) != (1, -1),
+    )
+    return type(layer) in JOINS and not any(odd)
