@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from aol.lab.nets.cnn import CNN
 from aol.lab.nets.layers import Network
-from aol.lab.nets.resnet import resnet32, resnet34, resnet34_cifar, resnet50
+from aol.lab.nets.resnet import resnet32, resnet34, resnet34_cifar
 
 CLASSES, BATCH = 3, 4
 
@@ -28,7 +28,6 @@ SMALL = {
     "resnet32": Small(lambda: resnet32(CLASSES, blocks=(1, 1, 2), width=4), 3, 8),
     "resnet34-cifar": Small(lambda: resnet34_cifar(CLASSES, blocks=(1, 2), width=4), 3, 8),
     "resnet34": Small(lambda: resnet34(CLASSES, blocks=(1, 1), width=4), 3, 32),
-    "resnet50": Small(lambda: resnet50(CLASSES, blocks=(1, 1), width=4), 3, 32),
 }
 
 

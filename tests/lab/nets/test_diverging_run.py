@@ -64,7 +64,7 @@ def three_steps(
         ("resnet32", "one weight", float("inf"), True),
         ("resnet34-cifar", "statistics", float("nan"), True),
         ("resnet34", "images", float("inf"), False),
-        ("resnet50", "loss", -float("inf"), True),
+        ("resnet32", "loss", -float("inf"), True),
     ],
 )
 @pytest.mark.parametrize(("device", "contains"), [*((device, None) for device in DEVICES), ("cpu", True)])

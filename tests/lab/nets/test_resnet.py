@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from aol.lab.nets.layers import HalvingShortcut
-from aol.lab.nets.resnet import BasicBlock, resnet32, resnet34, resnet34_cifar, resnet50
+from aol.lab.nets.resnet import BasicBlock, resnet32, resnet34, resnet34_cifar
 
 
 def test_resnet34_has_the_standard_stages() -> None:
@@ -13,13 +13,6 @@ def test_resnet34_has_the_standard_stages() -> None:
     shapes = [(len(stage), stage[0].conv1.out_channels, stage[0].conv1.stride[0]) for stage in net.stages]
     assert shapes == [(3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2)]
     assert sum(isinstance(module, nn.Conv2d) for module in net.modules()) == 33 + 3
-
-
-def test_resnet50_has_the_standard_stages_with_the_stride_in_the_middle() -> None:
-    net = resnet50(1000)
-    shapes = [(len(stage), stage[0].conv3.out_channels, stage[0].conv2.stride[0]) for stage in net.stages]
-    assert shapes == [(3, 256, 1), (4, 512, 2), (6, 1024, 2), (3, 2048, 2)]
-    assert sum(isinstance(module, nn.Conv2d) for module in net.modules()) == 49 + 4
 
 
 def test_the_map_before_the_mean_is_a_32nd_of_the_image() -> None:

@@ -39,7 +39,6 @@ NETWORKS: dict[str, Entry] = {
     "resnet32": Entry(partial(_build, "resnet.resnet32"), 32, multiple=4),
     "resnet34-cifar": Entry(partial(_build, "resnet.resnet34_cifar"), 32),
     "resnet34": Entry(partial(_build, "resnet.resnet34"), 224, smallest=32),
-    "resnet50": Entry(partial(_build, "resnet.resnet50"), 224, smallest=32),
 }
 
 

@@ -1,6 +1,6 @@
 """Residual networks, and those of common sizes.
 
-ResNet-34 and ResNet-50 are for 224×224 images; ResNet-32 of the paper's tables and ResNet-34 of its first observation
+ResNet-34 is for 224×224 images; ResNet-32 of the paper's tables and ResNet-34 of its first observation
 are for 32×32 images.
 
 Assumes nothing of the image but its channels; height and width must be multiples of 4 for ResNet-32, whose shortcuts
@@ -40,7 +40,7 @@ class BasicBlock(nn.Module):
     torch.Size([1, 32, 4, 4])
     """
 
-    expansion, entry = 1, None
+    entry = None
 
     def __init__(self, in_channels: int, out_channels: int, stride: int, shortcut: nn.Module) -> None:
         super().__init__()
@@ -56,41 +56,10 @@ class BasicBlock(nn.Module):
         return norm_relu(self.norm2, self.conv2(branch), self.shortcut(x))
 
 
-class Bottleneck(nn.Module):
-    """1×1, 3×3 and 1×1 convolutions, the inner ones with a quarter of the channels; the 3×3 one has the stride.
-
-    [B, C_in, H, W] → [B, C_out, H/stride, W/stride].
-
-    >>> import torch
-    >>> Bottleneck(16, 32, 2, projection(16, 32, 2))(torch.zeros(1, 16, 8, 8)).shape
-    torch.Size([1, 32, 4, 4])
-    """
-
-    expansion, entry = 4, None
-
-    def __init__(self, in_channels: int, out_channels: int, stride: int, shortcut: nn.Module) -> None:
-        super().__init__()
-        inner = out_channels // self.expansion
-        self.conv1 = nn.Conv2d(in_channels, inner, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(inner)
-        self.conv2 = nn.Conv2d(inner, inner, 3, stride, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(inner)
-        self.conv3 = nn.Conv2d(inner, out_channels, 1, bias=False)
-        self.norm3 = nn.BatchNorm2d(out_channels)
-        self.shortcut = shortcut
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, C_in, H, W] → [B, C_out, H/stride, W/stride]."""
-        branch = norm_relu(self.norm1, self.conv1(x))
-        branch = norm_relu(self.norm2, self.conv2(branch))
-        return norm_relu(self.norm3, self.conv3(branch), self.shortcut(x))
-
-
 class ResNet(Network):
     """Stem, stages of blocks, global mean, linear: images [B, C, H, W] → logits [B, K].
 
-    Stage s has `blocks[s]` blocks of `width`·2ˢ channels (four times as many with `Bottleneck`); every stage but the
-    first halves the map.
+    Stage s has `blocks[s]` blocks of `width`·2ˢ channels; every stage but the first halves the map.
 
     >>> import torch
     >>> stem = nn.Conv2d(3, 4, 3, padding=1)
@@ -109,18 +78,17 @@ class ResNet(Network):
         width: int,
         num_classes: int,
         shortcut: Shortcut,
-        kind: type[BasicBlock] | type[Bottleneck] = BasicBlock,
     ) -> None:
         super().__init__()
         self.stem = stem
         self.stages = nn.Sequential()
         channels = width
         for stage, count in enumerate(blocks):
-            out = width * 2**stage * kind.expansion
+            out = width * 2**stage
             layers = nn.Sequential()
             for block in range(count):
                 stride = 2 if stage > 0 and block == 0 else 1
-                layers.append(kind(channels, out, stride, shortcut(channels, out, stride)))
+                layers.append(BasicBlock(channels, out, stride, shortcut(channels, out, stride)))
                 channels = out
             self.stages.append(layers)
         self.head = Head(channels, num_classes)
@@ -140,18 +108,6 @@ def resnet34(
     """
     stem = _stem(in_channels, width)
     return ResNet(stem, blocks=blocks, width=width, num_classes=num_classes, shortcut=projection)
-
-
-def resnet50(
-    num_classes: int, in_channels: int = 3, *, blocks: Sequence[int] = (3, 4, 6, 3), width: int = 64
-) -> ResNet:
-    """ResNet-50 for 224×224 images: ResNet-34 with bottleneck blocks, 256 to 2048 channels, as torchvision's.
-
-    >>> sum(p.numel() for p in resnet50(1000).parameters())
-    25557032
-    """
-    stem = _stem(in_channels, width)
-    return ResNet(stem, blocks=blocks, width=width, num_classes=num_classes, shortcut=projection, kind=Bottleneck)
 
 
 def _stem(in_channels: int, width: int) -> nn.Module:
