@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+
+import aol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,32 +73,7 @@ class Weighting:
 
 def class_balanced(inputs: Inputs) -> Tensor:
     """Inverse effective number of samples."""
-    from aol.weights import class_balanced_weight
-
-    return class_balanced_weight(inputs.counts, inputs.setting("beta"))
-
-
-def frequency(inputs: Inputs) -> Tensor:
-    """Inverse class frequency to a power."""
-    from aol.weights import frequency_weight
-
-    return frequency_weight(inputs.counts, inputs.setting("power"))
-
-
-def age(inputs: Inputs) -> Tensor:
-    """Smoothed age of each class."""
-    return inputs.age
-
-
-def error(inputs: Inputs) -> Tensor:
-    """Smoothed error rate of each class."""
-    return inputs.error
-
-
-def sample_age(inputs: Inputs) -> Tensor:
-    """Age of each sample over time, by `fuse`."""
-    assert inputs.ages is not None
-    return inputs.ages.sample_weight
+    return aol.class_balanced_weight(inputs.counts, inputs.setting("beta"))
 
 
 def sample_error(inputs: Inputs) -> Tensor:
@@ -124,21 +102,25 @@ def just_train_twice(inputs: Inputs) -> Tensor:
 
 def _in_set(inputs: Inputs, member: Tensor) -> Tensor:
     """Return the weights of a set by the setting `factor`; where that is 0, the set is balanced with the others."""
-    from aol.weights import set_weight
-
     factor = inputs.setting("factor")
-    return set_weight(member).where(factor[:, None] == 0, set_weight(member, factor))
+    return aol.set_weight(member).where(factor[:, None] == 0, aol.set_weight(member, factor))
 
 
+_age, _error, _sample_age = (attrgetter(name) for name in ("age", "error", "ages.sample_weight"))
 _SET = ("after", "factor")
 _AGE = ("rho", "level", "threshold", "temper")
 WEIGHTINGS = {
     "none": Weighting((), (), False, "all weights are one"),
     "cb": Weighting((class_balanced,), ("beta", "temper"), False, "class-balanced: inverse effective number"),
-    "aol": Weighting((age,), _AGE, True, "age of learning", sample_age),
-    "cb+aol": Weighting((class_balanced, age), ("beta", *_AGE), True, "product of cb and aol", sample_age),
-    "frequency": Weighting((frequency,), ("power", "temper"), False, "inverse class frequency to a power"),
-    "error": Weighting((error,), ("rho", "temper"), True, "smoothed error rate of each class"),
+    "aol": Weighting((_age,), _AGE, True, "age of learning", _sample_age),
+    "cb+aol": Weighting((class_balanced, _age), ("beta", *_AGE), True, "product of cb and aol", _sample_age),
+    "frequency": Weighting(
+        (lambda inputs: aol.frequency_weight(inputs.counts, inputs.setting("power")),),
+        ("power", "temper"),
+        False,
+        "inverse class frequency to a power",
+    ),
+    "error": Weighting((_error,), ("rho", "temper"), True, "smoothed error rate of each class"),
     "old": Weighting((), _SET, True, "a factor on samples once wrong --after times in a row", old, True),
     "jtt": Weighting(
         (), _SET, True, "just train twice: a factor on samples wrong at epoch --after", just_train_twice, True
