@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aol.lab import nets
-from aol.lab.engine import learner as engine_learner
 from aol.lab.engine.learner import Learner, SingleRun, build, network_name
 from aol.lab.nets.cnn import CNN
 from aol.lab.nets.registry import NETWORKS, Entry
@@ -197,23 +196,3 @@ def test_bfloat16_does_not_round_logits_so_that_near_ties_go_to_the_better_class
     assert logits.dtype == torch.float32
     assert (logits.argmax(-1) == 2).all()
     torch.testing.assert_close(logits[0, 0], torch.tensor([1.0, 1.001, 1.002]))
-
-
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_large_batch_is_evaluated_in_pieces(count: int, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = learner_of([settings(seed=seed) for seed in range(count)])
-    images = batch(count, size=41)[0]
-    images = images[0] if shared else images
-    whole = learner.predict(images)
-    sizes: list[int] = []
-    forward = Learner._forward
-
-    def watched(self: Learner, net: nn.Module, part: Tensor) -> Tensor:
-        sizes.append(part.shape[-4])
-        return forward(self, net, part)
-
-    monkeypatch.setattr(Learner, "_forward", watched)
-    monkeypatch.setattr(engine_learner, "_PIECE", 20 * 64 * count)
-    torch.testing.assert_close(learner.predict(images), whole)
-    assert sizes == [20, 20, 1]

@@ -27,9 +27,6 @@ Mixed: TypeAlias = tuple[
     Tensor, Tensor
 ]  # of mixed images: their other labels [R, B], and the shares of the first [R, 1]
 
-# The most pixels, of all runs together, that a CPU evaluates at once: maps of 16 channels have 4 MiB and stay cached.
-_PIECE = 1 << 16
-
 
 class SingleRun(nn.Module):
     """One network with the interface of `nets.Stacked`: images `[1, B, ...]` or `[B, ...]` to logits `[1, B, K]`."""
@@ -230,12 +227,7 @@ class Learner:
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
         """Return logits `[R, B, K]` in evaluation mode."""
-        net = self._quick.eval() if self._quick.training else self._quick
-        if self.device.type != "cpu":
-            return self._forward(net, images).float()
-        piece = max(16, _PIECE // (images.shape[-2] * images.shape[-1] * len(self.runs)))
-        parts = torch.split(images, piece, images.dim() - 4)
-        return torch.cat([self._forward(net, part) for part in parts], 1).float()
+        return self._forward(self._quick.eval() if self._quick.training else self._quick, images).float()
 
     def network(self, run: int) -> dict[str, Tensor]:
         """Return the state of one run's network, on the CPU."""

@@ -24,8 +24,8 @@ from aol.readings import SUMS, add_readings, answers, means
 from aol.records.history import ANSWER, answer
 
 # The most images, and pixels, of all runs together in one evaluation batch. On a CPU, feature maps of 16 channels then
-# have 16 MiB: larger than 32 MiB, malloc would return them to the system, and fault all pages in again.
-_EVALUATION_BATCH = {"cpu": (4096, 1 << 18), "cuda": (65536, 1 << 26)}
+# have 4 MiB, and stay cached.
+_EVALUATION_BATCH = {"cpu": (4096, 1 << 16), "cuda": (65536, 1 << 26)}
 _STREAMED_BATCH = 256  # the most images of an evaluation batch that is decoded meanwhile: the first one is there sooner
 _WARM_UPS = 3  # calls before a capture: kernels are compiled, optimiser buffers created
 
@@ -241,18 +241,13 @@ class TrainPass:
             images = self._source.augmented(place, at)
         real = self._real.index_select(0, at)
         mixed = total = None
-        if self._partner is not None:  # within the batch
-            partner, share = (
-                self._partner.index_select(1, at) - self._cursor,
-                self._shares.index_select(1, self._step[None]),
-            )
-            runs = torch.arange(len(partner), device=partner.device)[:, None]
-            images = torch.lerp(images[runs, partner], images, share[..., None, None, None])
-            weight = torch.lerp(weight.gather(1, partner), weight, share)
-            mixed = label.gather(1, partner), share
+        if self._partner is not None:
+            partner, share = self._partner.index_select(1, at), self._shares.index_select(1, self._step[None])
+            images, weight, other = _mix(partner - self._cursor, share, images, weight, label)
+            mixed = other, share
         if self._step_losses is not None:
             self._step_losses.before(label[:, real] if self._world > 1 else label, self._learner.offset)
-            weight = weight * self._step_losses.weight(label, mixed)
+            weight = self._step_losses.weighted(weight, label, mixed)
         if self._world > 1:  # the divisor of each run's losses, over all processes
             by_count = loss_total(real.to(weight.dtype).expand_as(weight))
             total = torch.where(self._learner.by_count, by_count, loss_total(weight))
@@ -274,6 +269,13 @@ class TrainPass:
             self._observe(position, label, right, predicted, logits)
         self._cursor += size
         self._step += 1
+
+
+def _mix(partner: Tensor, share: Tensor, images: Tensor, weight: Tensor, label: Tensor) -> tuple[Tensor, ...]:
+    """Return mixed images, their weights, and their other labels, by `partner [R, B]` in the batch, `share [R, 1]`."""
+    runs = torch.arange(len(partner), device=partner.device)[:, None]
+    mixed = torch.lerp(images[runs, partner], images, share[..., None, None, None])
+    return mixed, torch.lerp(weight.gather(1, partner), weight, share), label.gather(1, partner)
 
 
 def share(size: int, batch: int, rank: int, world: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -348,7 +350,7 @@ class CleanPass:
         self._learner, self._source, self._observe, self._observed = learner, source, observe, observed
         device, runs = learner.device, len(learner.runs)
         self._rank, self._world = _distributed.world()
-        images, pixels = _EVALUATION_BATCH.get(device.type, _EVALUATION_BATCH["cpu"])
+        images, pixels = _EVALUATION_BATCH[device.type]
         self._batch = max(16, min(images, pixels // source.area) // runs)
         if isinstance(source, FromStorage):
             self._batch = min(self._batch, _STREAMED_BATCH)

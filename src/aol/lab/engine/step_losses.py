@@ -78,22 +78,26 @@ class StepLosses(nn.Module):
         own = torch.where(self._rho > 0, ema / ema.mean(1, keepdim=True), 1.0)
         return torch.ones(self._size, device=own.device).index_copy(0, self._rows[2], own)
 
-    def weight(self, label: Tensor, mixed: Mixed | None) -> Tensor:
-        """Return the weights of samples, `[R, B]`: of mixed ones, the mean of their classes."""
+    def weighted(self, weight: Tensor, label: Tensor, mixed: Mixed | None) -> Tensor:
+        """Return weights of samples, `[R, B]`, times those of their classes; of mixed ones, the mean of both."""
+        if not self._ageing:
+            return weight
         of_class = self.class_weight()
-        weight = of_class.gather(1, label)
-        return weight if mixed is None else torch.lerp(of_class.gather(1, mixed[0]), weight, mixed[1])
+        own = of_class.gather(1, label)
+        return weight * (own if mixed is None else torch.lerp(of_class.gather(1, mixed[0]), own, mixed[1]))
 
     def before(self, label: Tensor, offset: Tensor | None) -> None:
         """Count the labels `[R, B]` of a batch before it is trained on; set the rows of `offset [R, C]` from here."""
+        if offset is None:  # no run has one
+            return
         if self._counting:
             own = label[self._rows[0]]
             new = torch.zeros_like(self.counts).scatter_add_(1, own, torch.ones_like(own, dtype=torch.float32))
             new = _distributed.total(new)
             limited = counts_step(self.counts, new, self._memory.clamp(max=1e9))
             self.counts.copy_(torch.where(self._memory.isinf(), self.counts + new, limited))
-        if offset is not None:
             offset.index_copy_(0, self._rows[0], count_offsets(self.counts, self._count_tau))
+        if self._moving:
             offset.index_copy_(0, self._rows[1], self._move_tau * self.offset)
 
     def after(self, label: Tensor, right: Tensor, logits: Tensor, mixed: Mixed | None) -> None:
