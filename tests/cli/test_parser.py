@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,27 @@ def test_the_right_word_and_the_right_help_page_are_suggested(
     assert said.out == ""
     assert says in said.err
     assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("name", "extra"), [("show", "report"), ("report", "report"), ("train", "lab")])
+def test_a_missing_package_is_named_once_with_the_extra_that_has_all(
+    name: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    monkeypatch.delitem(sys.modules, "aol.records.table")
+    words = [name, "--epochs", "1", "--out", str(tmp_path / "run")] if name == "train" else [name, str(tmp_path)]
+    assert main(words) == 1
+    said = capsys.readouterr().err
+    assert said.count("pip install") == 1
+    assert f"needs pandas, which is not installed: pip install '.[{extra}]'" in said
+
+
+def test_a_file_as_data_is_answered_with_the_pages_for_tables_and_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "table.csv").touch()
+    assert main(["train", "--data", str(tmp_path / "table.csv")]) == 2
+    assert "sklearn.md" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

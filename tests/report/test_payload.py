@@ -272,6 +272,16 @@ def test_many_runs_are_listed_and_the_first_are_shown_in_detail() -> None:
     assert any("40 runs are listed" in str(note) for note in found["notes"])  # type: ignore[union-attr]
 
 
+def test_of_two_thousand_runs_some_are_listed_and_all_are_compared() -> None:
+    one = make_data(samples=False)
+    runs = [changed(one, seed=seed, id=f"{seed:x}") for seed in range(2000)]
+    found = payload(runs)
+    assert len(found["runs"]) == 500  # type: ignore[arg-type]
+    assert found["methods"]["rows"][0]["seeds"] == 2000  # type: ignore[index,call-overload]
+    assert any("500 of 2000 runs are listed" in str(note) for note in found["notes"])  # type: ignore[union-attr]
+    assert len(as_script(found)) < 3e6
+
+
 def test_a_thousand_classes_and_many_samples_stay_small_and_say_what_is_left_out() -> None:
     data = make_large_data(epochs=100, size=50_000)  # a million: tests/browser/test_browser_large.py
     found = payload([data, changed(data, name="b"), changed(data, name="c")])

@@ -157,6 +157,11 @@ def check_data(names: Iterable[str]) -> None:
     from aol.lab.data.open import is_source
 
     for name in names:
+        if name and name not in NAMES and Path(name).expanduser().is_file():
+            raise UsageError(
+                f"--data: {name} is a file, and `aol train` learns from images in folders. For tables see "
+                "docs/how-to/sklearn.md and boosted-trees.md, for text docs/how-to/transformers.md."
+            )
         if not (name in NAMES or is_source(name) or (name and Path(name).expanduser().is_dir())):
             raise UsageError(
                 f"--data: there is no folder or data set {name!r}; built-in are {', '.join(NAMES)}; others are "

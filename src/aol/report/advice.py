@@ -238,10 +238,11 @@ def _offsets(data: RunData) -> str:
     if used is not None and np.nan_to_num(used).any() and not late:
         return "stronger margins (a larger tau)"
     if on_stream:
-        return f"logit adjustment by the counts of each step ({_name(data, '--margin counts', 'aol.logit_offsets')})"
+        loss = "aol.LogitAdjustedLoss(num_classes, memory=…)"
+        return f"logit adjustment by the counts of each step ({_name(data, '--margin counts', loss)})"
     if len(set(data.run.counts or ())) == 1:  # offsets from equal counts are all zero
-        return f"margins ({_name(data, '--margin probability', 'aol.Margins')})"
-    return f"margins ({_name(data, '--margin counts or probability', 'aol.logit_offsets or aol.Margins')})"
+        return f"margins ({_name(data, '--margin probability', 'aol.MarginLoss')})"
+    return f"logit adjustment ({_name(data, '--margin counts', 'aol.LogitAdjustedLoss')})"
 
 
 def _name(data: RunData, flag: str, function: str) -> str:
