@@ -37,8 +37,8 @@ from aol.lab.settings import Settings, Value, grid, word
 from aol.show import print_json, print_runs
 
 if TYPE_CHECKING:
-    from aol.lab.train.driver import Job, OpenData
-    from aol.lab.train.groups import ExecutionOptions, Stop
+    from aol.lab.train.driver import OpenData, Outcome
+    from aol.lab.train.groups import ExecutionOptions
     from aol.lab.train.progress import Silent
     from aol.records.record import Json
     from aol.records.store import Store
@@ -225,13 +225,29 @@ def options_of(args: argparse.Namespace, **more: Any) -> ExecutionOptions:
     return ExecutionOptions(**given | {"device": usable_device("cpu" if args.ray else args.device)})
 
 
-def work_of(args: argparse.Namespace, open_data: OpenData) -> Callable[[Job, Stop], None] | None:
-    """Return what trains groups elsewhere than in this process: a Ray cluster, or None."""
-    if args.ray is None:
-        return None
-    from aol.lab.train.ray import train_on_ray
+def train_with(
+    args: argparse.Namespace,
+    runs: Sequence[Settings],
+    store: Store,
+    open_data: OpenData,
+    options: ExecutionOptions,
+    progress: Silent,
+    **how: Any,
+) -> Outcome:
+    """Train runs here or on a Ray cluster; Ctrl-C is raised once what is done has been saved."""
+    from aol.lab.train.driver import train
 
-    return partial(train_on_ray, args.ray, args.device, open_data)
+    if args.ray is not None:
+        from aol.lab.train.ray import train_on_ray
+
+        how["work"] = partial(train_on_ray, args.ray, args.device, open_data)
+    try:
+        outcome = train(runs, store, open_data, options, progress, **how)
+    finally:
+        progress.close()
+    if outcome.signal == signal.SIGINT:
+        raise KeyboardInterrupt
+    return outcome
 
 
 def noted(args: argparse.Namespace) -> dict[str, Json]:
@@ -321,7 +337,6 @@ def train_runs(
     """Train runs and print what came of it; return the exit status."""
     from aol.lab.data.named import NAMES
     from aol.lab.data.open import is_source, open_sets
-    from aol.lab.train import driver
     from aol.lab.train.request import prepare
     from aol.records.store import resume_command
     from aol.records.table import frame_of
@@ -335,13 +350,7 @@ def train_runs(
     latest = BASE / "latest" if args.out is None and not args.resume else None
     begin = partial(prepare, runs, store, request, resume=resume, fresh=args.fresh, latest=latest)
     _warn_of_small_gains([] if resume else runs, progress)
-    try:
-        work = work_of(args, opened)
-        outcome = driver.train(runs, store, opened, options, progress, fresh=args.fresh, prepare=begin, work=work)
-    finally:
-        progress.close()
-    if outcome.signal == signal.SIGINT:
-        raise KeyboardInterrupt
+    outcome = train_with(args, runs, store, opened, options, progress, fresh=args.fresh, prepare=begin)
     read = [(store.path(run.run_id), store.get(run.run_id)) for run in (runs if is_first() else [])]
     frame = frame_of((folder, run) for folder, run in read if run is not None)
     if is_first() and args.json:
@@ -349,7 +358,7 @@ def train_runs(
     elif is_first():
         print_runs(frame, [store.folder], asked=len(runs))
     failed = any(run.failed_at_epoch is not None for run in frame.runs.values())
-    return 128 + outcome.signal if outcome.signal else 1 if failed or outcome.untrained else 0
+    return outcome.exit_status(failed)
 
 
 def _warn_of_small_gains(runs: Sequence[Settings], progress: Silent) -> None:

@@ -59,13 +59,3 @@ def test_an_address_and_deletion_are_not_taken_from_a_request() -> None:
         "only": ["data=digits"]
     }
     assert requested("options", {}) == {}
-
-
-@pytest.mark.parametrize(
-    "options", [{"together": "2"}, {"device": 3}, {"keep_samples": 1}, {"workers": True}, ["device"]], ids=str
-)
-def test_options_of_a_wrong_type_are_refused(options: object) -> None:
-    with pytest.raises(WrongSettingsError, match=r"request.json: options"):
-        requested("options", {"options": options})  # type: ignore[dict-item]
-    with pytest.raises(WrongSettingsError, match="choice, only"):
-        requested("choice", {"choice": {"only": [3]}})

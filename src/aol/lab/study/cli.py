@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -40,8 +39,8 @@ from aol.lab.cli import (
     progress_for,
     setting_values,
     train_runs,
+    train_with,
     unchanged,
-    work_of,
 )
 from aol.lab.settings import Settings, Value
 
@@ -108,7 +107,7 @@ def _open(folders: Mapping[str, str], data_dir: str | None, runs: Sequence[Setti
     from aol.lab.data.named import NAMES, NUM_CLASSES
     from aol.lab.data.open import is_source, open_sets
 
-    for name in {run.data for run in runs} - folders.keys():
+    for name in sorted({run.data for run in runs} - folders.keys()):
         if not (name in NAMES or is_source(name) or Path(name).exists()):
             text = f"The data set {name} must be given: --data {name}=FOLDER; or leave it out with --only data=..."
             raise UsageError(text)
@@ -150,7 +149,6 @@ def _list(args: argparse.Namespace) -> None:
 def _run(args: argparse.Namespace) -> int:
     """Train the missing runs of a study."""
     from aol.lab.study.status import status_frame
-    from aol.lab.train.driver import train
     from aol.lab.train.from_loop import OVER_TIME
     from aol.records.store import Store, write_request
 
@@ -178,17 +176,12 @@ def _run(args: argparse.Namespace) -> int:
         frame = status_frame(study, store)
         runs = study.fewest_missing_first(set(frame.index[frame["state"] == "complete"]))
     opened, progress, start = partial(_open, folders, data_dir), progress_for(args, study.name), time.monotonic()
-    how: dict[str, Any] = {"keep": OVER_TIME, "require": study.keep, "work": work_of(args, opened)}
+    how: dict[str, Any] = {"keep": OVER_TIME, "require": study.keep}
     how["prepare"] = partial(write_request, store.folder, request)
-    try:
-        outcome = train(runs, store, opened, options, progress, **how)
-    finally:
-        progress.close()
-    if outcome.signal == signal.SIGINT:
-        raise KeyboardInterrupt
+    outcome = train_with(args, runs, store, opened, options, progress, **how)
     told = {name: getattr(outcome, name) for name in ("trained", "stopped", "untrained")}
     failed = _print_status(args, study, store, told | {"seconds": round(time.monotonic() - start, 3)})
-    return 128 + outcome.signal if outcome.signal else 1 if failed or outcome.untrained else 0
+    return outcome.exit_status(failed)
 
 
 @command(
@@ -237,14 +230,15 @@ def _print_status(args: argparse.Namespace, study: Study, store: Store, more: Ma
     from aol.lab.study.status import status_dict, status_frame, status_lines
 
     frame = status_frame(study, store)
+    status = status_dict(study, store, frame)
     if args.json:
-        print(json.dumps({**status_dict(study, store, frame), **more}))
+        print(json.dumps({**status, **more}))
     else:
         cells = (frame["state"] == "complete").groupby(frame["cell"], sort=False).agg(["sum", "size"])
         rows = [(str(name), *map(str, row)) for name, *row in cells.itertuples()]
         print_table(console(), ("cell", "complete", "runs"), rows, f"{study.name}: {study.title}")
-        tell(args, {}, status_lines(frame))
-    return bool((frame["failed"] > 0).any())
+        tell(args, {}, status_lines(status, frame))
+    return bool(status["failed"])
 
 
 @command(

@@ -16,8 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 from aol.lab.settings import WrongSettingsError, word
-from aol.lab.study.draw import estimate_of, gain_figure
-from aol.lab.study.forest import Estimate, draw_forest
+from aol.lab.study.draw import Estimate, draw_forest, estimate_of, gain_figure
 from aol.lab.study.paper import TABLES, cells_of
 from aol.lab.study.results import StudyResults, finished_runs, study_results
 from aol.lab.study.spec import Study, builtin_names, cell_name, load, path_of

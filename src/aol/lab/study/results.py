@@ -8,7 +8,7 @@ give the same results.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -163,9 +163,9 @@ class StudyResults:
         return [(cell, [replace(r, p_corrected=next(p)) for r in own]) for cell, own in rows]
 
 
-def rows_of(frame: pd.DataFrame) -> Iterator[Any]:
-    """Yield the rows of a frame, with the columns as attributes."""
-    yield from frame.itertuples()
+def rows_of(frame: pd.DataFrame) -> Any:
+    """Return the rows of a frame, with the columns as attributes; pandas does not know their types."""
+    return frame.itertuples()
 
 
 # Runs

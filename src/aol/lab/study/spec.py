@@ -228,41 +228,41 @@ def _combinations(axes: Mapping[str, tuple[Value, ...]]) -> list[Cell]:
 
 def _check_study(study: Study) -> None:
     """Raise what is wrong with a study, before anything is trained."""
+
+    def need(fits: object, text: str) -> None:
+        if not fits:
+            raise WrongSettingsError(f"{study.name}: {text}")
+
     name, names, seeds = study.name, [method.name for method in study.methods], study.seeds
     axes = {"cells": study.cells, **{f"the grid of {method.name}": method.grid for method in study.methods}}
-    lists = {f"{where}: {axis}": values for where, table in axes.items() for axis, values in table.items()}
-    fixed = [study.common, *(method.fixed for method in study.methods)]
+    need(name.strip() and not set("/\\\n") & set(name), "name must be able to name a file, without / and \\.")
+    whole = all(type(seed) is int and seed >= 0 for seed in seeds)
+    need(whole and _differ(seeds), f"seeds must be different whole numbers of 0 or more, not {list(seeds)}.")
+    need(_differ(names), f"methods must have different names, not {', '.join(names)}.")
+    need(study.baseline in names, f"baseline must be one of the methods {', '.join(names)}, not {study.baseline!r}.")
+    wrong = [own for own in study.claims if own not in names or own == study.baseline]
+    need(not wrong, f"claims must name methods other than the baseline, not {wrong}.")
+    loss = study.largest_loss or 0.0
+    need(0.0 <= loss <= 100.0, f"largest_loss must be from 0 to 100, not {loss}.")
     twice = sorted(set(study.common) & set(study.cells))
-    claims = [own for own in study.claims if own not in names or own == study.baseline]
-    checks: list[tuple[object, str]] = [
-        (name.strip() and not set("/\\\n") & set(name), "name must be able to name a file, without / and \\."),
-        (
-            seeds and all(type(seed) is int and seed >= 0 for seed in seeds) and len(set(seeds)) == len(seeds),
-            f"seeds must be different whole numbers of 0 or more, not {list(seeds)}.",
-        ),
-        (len(set(names)) == len(names), f"methods must have different names, not {', '.join(names)}."),
-        (study.baseline in names, f"baseline must be one of the methods {', '.join(names)}, not {study.baseline!r}."),
-        (not claims, f"claims must name methods other than the baseline, not {claims}."),
-        (0.0 <= (study.largest_loss or 0.0) <= 100.0, f"largest_loss must be from 0 to 100, not {study.largest_loss}."),
-        (not twice, f"{', '.join(twice)} is both common and an axis of the cells."),
-        (
-            not any("seed" in table for table in (*fixed, *axes.values())),
-            "a table of settings has a seed: seeds are a list of their own.",
-        ),
-    ]
-    for axis, values in lists.items():
-        text = f"{axis} must be a list of different values, not {list(values)}."
-        checks.append((values and len(set(values)) == len(values), text))
+    need(not twice, f"{', '.join(twice)} is both common and an axis of the cells.")
+    tables = (study.common, *(method.fixed for method in study.methods), *axes.values())
+    need(not any("seed" in own for own in tables), "a table of settings has a seed: seeds are a list of their own.")
+    for where, table in axes.items():
+        for axis, values in table.items():
+            need(_differ(values), f"{where}: {axis} must be a list of different values, not {list(values)}.")
     words: dict[str, tuple[Sequence[str | None], Collection[str | None]]] = {
         "figure": ((study.figure,), METRICS), "figures": (study.figures, FIGURES), "keep": (study.keep, ("age",)),
         "paper": ((study.paper,), (*TABLES, None)),
     }  # fmt: skip
     for where, (own, known) in words.items():
         strange = [one for one in own if one not in known]
-        checks.append((not strange, f"{where} must be one of {', '.join(filter(None, known))}, not {strange}."))
-    if wrong := [text for fits, text in checks if not fits]:
-        raise WrongSettingsError(f"{study.name}: {wrong[0]}")
+        need(not strange, f"{where} must be one of {', '.join(filter(None, known))}, not {strange}.")
     study.all_runs()
+
+
+def _differ(values: Sequence[object]) -> bool:
+    return 0 < len(values) == len(set(values))
 
 
 def builtin_names() -> list[str]:

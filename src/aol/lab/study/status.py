@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
-from aol.lab.study.results import rows_of
 from aol.lab.study.spec import Study, cell_name
 from aol.lab.train.groups import begun_groups
 from aol.lab.train.validate import is_complete, read_valid
 from aol.records.record import DamagedRunError
 from aol.records.store import Store
 
-_STATES = COMPLETE, BEGUN, MISSING, DAMAGED = "complete", "in_progress", "missing", "damaged"
+COMPLETE, BEGUN, MISSING, DAMAGED = "complete", "in_progress", "missing", "damaged"
 
 
 def status_frame(study: Study, store: Store) -> pd.DataFrame:
@@ -38,30 +40,26 @@ def status_frame(study: Study, store: Store) -> pd.DataFrame:
     return pd.DataFrame(rows).drop_duplicates("id").set_index("id")
 
 
-def status_dict(study: Study, store: Store, frame: pd.DataFrame) -> dict[str, object]:
+def status_dict(study: Study, store: Store, frame: pd.DataFrame) -> dict[str, Any]:
     """Return the status for JSON: how many runs are in each state, which are damaged, and which diverged."""
-    number = {state: int((frame["state"] == state).sum()) for state in _STATES}
-    number[MISSING] += number.pop(DAMAGED)
-    damaged = [{"run": name, "why": why} for name, why in _damaged(frame).items()]
-    failed = frame["failed"][frame["failed"] > 0].to_dict()
+    number = {state: int((frame["state"] == state).sum()) for state in (COMPLETE, BEGUN, MISSING)}
+    damaged = frame["why"][frame["state"] == DAMAGED]
+    number[MISSING] += len(damaged)
     return {"study": study.name, "out": str(store.folder), "runs": len(frame), **number} | {
-        "failed": failed,
-        "damaged": damaged,
+        "failed": frame["failed"][frame["failed"] > 0].to_dict(),
+        "damaged": [{"run": name, "why": why} for name, why in damaged.items()],
     }
 
 
-def _damaged(frame: pd.DataFrame) -> pd.Series[str]:
-    return frame["why"][frame["state"] == DAMAGED]
-
-
-def status_lines(frame: pd.DataFrame) -> list[str]:
+def status_lines(status: Mapping[str, Any], frame: pd.DataFrame) -> list[str]:
     """Return the status in sentences, and what to do next."""
-    done, begun, left, damaged = (int((frame["state"] == state).sum()) for state in _STATES)
-    lines = [f"{done}/{len(frame)} runs complete, {begun} in progress, {left + damaged} missing, {damaged} damaged."]
-    lines += [f"Damaged: {name}: {why}." for name, why in _damaged(frame).items()]
-    for row in rows_of(frame[frame["failed"] > 0]):
-        what = f"its loss was not finite in epoch {row.failed}"
-        lines.append(f"Diverged: {row.method}, seed {row.seed} ({row.Index}): {what}.")
-    if done < len(frame):
+    damaged = status["damaged"]
+    line = f"{status[COMPLETE]}/{len(frame)} runs complete, {status[BEGUN]} in progress, {status[MISSING]} missing"
+    lines = [f"{line}, {len(damaged)} damaged."]
+    lines += [f"Damaged: {own['run']}: {own['why']}." for own in damaged]
+    for name, epoch in status["failed"].items():
+        run = f"{frame['method'][name]}, seed {frame['seed'][name]} ({name})"
+        lines.append(f"Diverged: {run}: its loss was not finite in epoch {epoch}.")
+    if status[COMPLETE] < len(frame):
         lines.append("Run `aol study run` with the same arguments to train missing or damaged runs.")
     return lines

@@ -55,6 +55,10 @@ class Outcome:
     signal: int = 0
     untrained: dict[str, str] = field(default_factory=dict)
 
+    def exit_status(self, failed: bool) -> int:
+        """Return the exit status of a command; `failed`: a run diverged."""
+        return 128 + self.signal if self.signal else int(failed or bool(self.untrained))
+
 
 def train(
     runs: Sequence[Settings],
