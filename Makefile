@@ -4,26 +4,35 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # One thread: two OpenMP threads on two busy cores are erratic.
 export OMP_NUM_THREADS := 1
+# Processes of the longer test targets; .ci/run runs two targets at once, with one each.
+PROCESSES ?= 2
 
-.PHONY: demo test test-browser test-gpu test-kernels test-plugins test-trainers test-sklearns test-avalanche \
+.PHONY: demo test test-browser test-gpu test-kernels test-plugins test-trainers test-sklearns test-vision \
 	test-ray lint types bench soak docs clean
 
+# Modules are compiled when they are imported: compiling all takes longer.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check torch==2.13.0
+
 # torch first and alone: with it in place, the rest of the requirements are satisfied by that build.
-$(BIN)/.ready: pyproject.toml
+$(BIN)/.lab-ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet torch==2.13.0 --editable '.[dev]'
+	$(INSTALL)
+	$(INSTALL) --editable '.[lab]'
+	touch $@
+
+$(BIN)/.ready: $(BIN)/.lab-ready
+	$(INSTALL) --editable '.[dev]'
 	touch $@
 
 $(BIN)/.docs-ready: $(BIN)/.ready
-	$(BIN)/python -m pip install --quiet torch==2.13.0 --editable '.[docs]'
+	$(INSTALL) --editable '.[docs]'
 	touch $@
 
-demo: $(BIN)/.ready  ## the main job: long-tailed digits, plain, AoL, logit adjustment and margins, five seeds, one table
+demo: $(BIN)/.lab-ready  ## the main job: long-tailed digits, plain, AoL, logit adjustment and margins, five seeds, one table
 	$(BIN)/aol train --weighting none,aol --margin none,counts,probability --seed 0-4 --out runs/demo --fresh
 
 test: $(BIN)/.ready  ## all tests and doctests, on two cores
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal
 
 lint: $(BIN)/.ready  ## rules, format, and which part may import which
 	$(BIN)/ruff check .
@@ -56,7 +65,7 @@ $(VENV)-kernels/.ready: $(BIN)/.ready
 	.ci/layer $(VENV) $(VENV)-kernels triton
 
 test-kernels: $(VENV)-kernels/.ready  ## the kernels without a GPU: by Triton's interpreter, and thread by thread
-	TRITON_INTERPRET=1 $(VENV)-kernels/bin/python -m pytest --numprocesses 2 tests/lab/nets/fused src/aol/lab/nets/fused
+	TRITON_INTERPRET=1 $(VENV)-kernels/bin/python -m pytest --numprocesses $(PROCESSES) tests/lab/nets/fused src/aol/lab/nets/fused
 
 $(VENV)-ray/.ready: $(BIN)/.ready
 	.ci/layer $(VENV) $(VENV)-ray ray==2.60.0
@@ -68,39 +77,29 @@ $(VENV)-browser/.ready: $(BIN)/.ready
 	.ci/layer $(VENV) $(VENV)-browser 'playwright>=1.49'
 
 test-browser: $(VENV)-browser/.ready $(BIN)/.docs-ready  ## the report page and the documentation, driven in Chromium
-	chromium=$$(.ci/chromium) && AOL_CHROMIUM=$$chromium $(VENV)-browser/bin/python -m pytest tests/browser
+	chromium=$$(.ci/chromium) && AOL_CHROMIUM=$$chromium $(VENV)-browser/bin/python -m pytest --numprocesses $(PROCESSES) --dist loadfile tests/browser
 
 # Frameworks that go together share an environment. One that is missing fails its tests.
-test-plugins: test-trainers test-sklearns test-avalanche  ## the plug-ins and recipes, each against its real framework
+test-plugins: test-trainers test-sklearns test-vision  ## the plug-ins and recipes, each against its real framework
 
 $(VENV)-trainers/.ready: $(BIN)/.ready
 	.ci/layer $(VENV) $(VENV)-trainers lightning==2.6.6 transformers==5.22.2 accelerate==1.15.0 datasets==5.2.0
 
 test-trainers: $(VENV)-trainers/.ready
-	AOL_HOST=lightning,transformers $(VENV)-trainers/bin/python -m pytest --numprocesses 2 --dist loadfile tests/plugins/lightning tests/plugins/transformers src/aol/plugins/lightning.py src/aol/plugins/transformers.py tests/docs/test_blocks.py tests/docs/test_notebooks.py
+	AOL_HOST=lightning,transformers $(VENV)-trainers/bin/python -m pytest --numprocesses $(PROCESSES) --dist loadfile tests/plugins/lightning tests/plugins/transformers src/aol/plugins/lightning.py src/aol/plugins/transformers.py tests/docs/test_blocks.py tests/docs/test_notebooks.py
 
 $(VENV)-sklearns/.ready: $(BIN)/.ready
 	.ci/layer $(VENV) $(VENV)-sklearns skorch==1.4.0 river==0.26.1 lightgbm==4.7.0 xgboost==3.2.0 \
 		imbalanced-learn==0.14.2 pandas accelerate==1.15.0
 
 test-sklearns: $(VENV)-sklearns/.ready  # and scikit-learn's own checks again, now with pandas
-	AOL_HOST=sklearn,skorch,river SCIPY_ARRAY_API=1 $(VENV)-sklearns/bin/python -m pytest --numprocesses 2 --dist loadfile tests/plugins/river tests/plugins/trees tests/plugins/sklearn/test_sklearn_checks.py src/aol/plugins/river.py tests/docs/test_blocks.py
+	AOL_HOST=sklearn,skorch,river SCIPY_ARRAY_API=1 $(VENV)-sklearns/bin/python -m pytest --numprocesses $(PROCESSES) --dist loadfile tests/plugins/river tests/plugins/trees tests/plugins/sklearn/test_sklearn_checks.py src/aol/plugins/river.py tests/docs/test_blocks.py
 
-$(VENV)-avalanche/.ready: $(BIN)/.ready
-	.ci/layer $(VENV) $(VENV)-avalanche torchvision==0.28.0 avalanche-lib==0.6.0
+$(VENV)-vision/.ready: $(BIN)/.ready
+	.ci/layer $(VENV) $(VENV)-vision torchvision==0.28.0 avalanche-lib==0.6.0 timm==1.0.30 datasets==5.2.0
 
-test-avalanche: $(VENV)-avalanche/.ready
-	AOL_HOST=avalanche $(VENV)-avalanche/bin/python -m pytest tests/docs/test_blocks.py
-
-# Data sets and networks of other libraries by name.
-.PHONY: test-sources
-test-plugins: test-sources
-
-$(VENV)-sources/.ready: $(BIN)/.ready
-	.ci/layer $(VENV) $(VENV)-sources torchvision==0.28.0 timm==1.0.30 datasets==5.2.0
-
-test-sources: $(VENV)-sources/.ready
-	AOL_HOST=sources $(VENV)-sources/bin/python -m pytest tests/lab/data/sources tests/docs/test_blocks.py
+test-vision: $(VENV)-vision/.ready  # Avalanche, and data sets and networks of other libraries by name
+	AOL_HOST=avalanche,sources $(VENV)-vision/bin/python -m pytest tests/lab/data/sources tests/docs/test_blocks.py
 
 .PHONY: bench-plugins
 bench-plugins: $(VENV)-sklearns/.ready  ## ages beside their rivals on streams and tables; about an hour

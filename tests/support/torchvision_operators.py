@@ -20,7 +20,7 @@ OPERATORS = (
 def compiled_part_loads() -> bool:
     found = find_spec("torchvision")
     if found is None or found.origin is None:
-        raise pytest.UsageError("These tests need torchvision: make test-avalanche, make test-sources")
+        raise pytest.UsageError("These tests need torchvision: make test-vision")
     try:
         for part in Path(found.origin).parent.glob("_C*"):
             torch.ops.load_library(part)
