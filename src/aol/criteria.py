@@ -148,6 +148,16 @@ def _plus(logits: Tensor, offset: Tensor) -> Tensor:
     return logits + offset.to(logits.device).view(-1, *[1] * max(logits.dim() - 2, 0))  # float32, or float64 of such
 
 
+def _kept(value: Tensor) -> Tensor:
+    """Return a vector that a compiled backward pass uses as it is now.
+
+    It would compute it again, from what the call has changed since; a scatter is never computed again.
+    """
+    if not torch.compiler.is_compiling():
+        return value
+    return torch.zeros_like(value).scatter_add_(0, torch.arange(len(value), device=value.device), value)
+
+
 def _of_all_processes(value: Tensor) -> Tensor:
     """Add up a fresh tensor over all processes, in place, and return it."""
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
@@ -284,7 +294,7 @@ class LogitAdjustedLoss(_Adjusted):
             with torch.no_grad():
                 new = _of_all_processes(label_counts(target, self.num_classes, ignore_index=self.ignore_index))
                 counts = counts_step(counts, new, self.memory)
-        loss = self._cross_entropy(_plus(logits, self.tau * count_offsets(counts)), target)
+        loss = self._cross_entropy(_plus(logits, _kept(self.tau * count_offsets(counts))), target)
         if self.learns:  # last: a call that fails teaches nothing
             self.counts.copy_(counts)
         return loss
@@ -325,7 +335,7 @@ class MarginLoss(_Adjusted):
         """Return the loss of logits `[B, C, ...]` for class indices `[B, ...]` or soft targets `[B, C, ...]`."""
         if not self._learning(logits, target):
             return self._cross_entropy(logits, target)
-        loss = self._cross_entropy(self.with_prior(logits), target)
+        loss = self._cross_entropy(_plus(logits, _kept(self.offsets)), target)
         with torch.no_grad():
             # Strengthened offsets make classes even in the logits plus the part of them that training alone has.
             answers = logits if self.tau == 1 else _plus(logits, (self.tau - 1) * self.offset)
@@ -422,7 +432,7 @@ class AgeWeightedLoss(_Criterion):
                 raise ValueError("index must be given: ages with level='sample' have a weight for each sample.")
             weight = self.ages.weight(index).to(target.device).view(-1, *[1] * (len(shape) - 1)).expand(shape)
         else:
-            weight = self.class_weight.to(target.device)
+            weight = _kept(self.class_weight.to(target.device))
             if target.is_floating_point():
                 return (_rows(target).float() * weight).sum(1).view(shape)
             weight = weight[_labels(target, self.ignore_index)[0]].view(shape)
