@@ -33,6 +33,7 @@ def test_there_are_ten_and_the_others_are_files_of_the_same_name() -> None:
     assert len(NAMES) == 10
     assert not set(NAMES) & DONE.keys()
     assert {load(name).name for name in DONE} == DONE.keys() == {load(path).name for path in DONE.values()}
+    assert all(load(f"{name}-smoke").all_runs() for name in DONE)
 
 
 MEMORIES = {"all": "all", "reservoir10000": "reservoir:10000", "reservoir50000": "reservoir:50000"}

@@ -380,6 +380,7 @@ _INSTEAD: Mapping[str, Callable[[Any], Value]] = {
     "fraction": lambda value: max(value, 0.1),
     "period": lambda value: min(value, 2),
     "epochs": lambda value: min(value, _EPOCHS),
+    "retrain": lambda value: min(value, 1),
 }
 _SMALL: Mapping[str, Value] = {
     "net": "auto", "epochs": _EPOCHS, "batch_size": 64, "warmup": 1, "precision": "fp32", "image_size": None,
