@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import warnings
+from dataclasses import fields
 
 import pytest
 
@@ -14,7 +15,7 @@ from aol.__main__ import run
 from aol.cli import MODULES, main
 from aol.lab.cli import BY_DATA, DEFAULTS, settings_of
 from aol.lab.data.named import NAMES
-from aol.lab.settings import CHOICES, WEIGHTINGS
+from aol.lab.settings import WEIGHTINGS, Settings
 from tests.cli.test_parser import commands
 
 HEAVY = ("torch", "pandas", "rich", "matplotlib", "scipy")
@@ -90,8 +91,9 @@ def test_what_the_help_lists_is_what_there_is(capsys: pytest.CaptureFixture[str]
 def test_the_help_of_a_setting_lists_every_word_it_may_be() -> None:
     parser = commands(cli.build(*MODULES))[("stream",)]
     texts = {action.dest: action.help or "" for action in parser._actions}
-    for name in CHOICES.keys() - {"scenario"}:
-        assert [word for word in CHOICES[name] if word not in texts[name]] == [], name
+    for option in fields(Settings)[1:]:  # but the scenario
+        words = option.metadata.get("choices", ())
+        assert [word for word in words if word not in texts[option.name]] == [], option.name
 
 
 def test_a_warning_is_one_line_without_its_place_in_the_source(

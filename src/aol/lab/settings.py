@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any, TypeAlias
@@ -19,10 +19,12 @@ from aol.lab.methods import FROM_ANSWERS as FROM_ANSWERS
 from aol.lab.methods import MARGINS as MARGINS
 from aol.lab.methods import WEIGHTINGS as WEIGHTINGS
 from aol.lab.nets.registry import is_external, names
-from aol.records import METHOD_SETTINGS as PER_RUN  # what may differ between the runs of a group
+from aol.records import METHOD_SETTINGS
 
 Value: TypeAlias = str | float | int | bool | None
 
+# What may differ between the runs of a group: all of a method, but whether the head is trained alone.
+PER_RUN = tuple(name for name in METHOD_SETTINGS if name not in ("retrain", "smoothing"))
 # In the name of a method.
 _SYMBOLS = {"beta": "β", "power": "p", "rho": "ρ", "threshold": "τ"}
 _OF_MARGINS = {"gain": "gain {}", "margin_memory": "last {} labels", "margin_steps": "every {} steps", "tau": "τ = {}"}
@@ -315,10 +317,6 @@ class Settings:
 _DEFAULTS: Mapping[str, Any] = {option.name: option.default for option in fields(Settings)}
 _REAL = {name for name, default in _DEFAULTS.items() if isinstance(default, float)} | {"threshold", "warmup"}
 _OF_METHODS = {name for table in (WEIGHTINGS, MARGINS) for rule in table.values() for name in rule.settings}
-# Settings that are words, and the words that are possible.
-CHOICES: Mapping[str, Collection[str]] = {
-    option.name: option.metadata["choices"] for option in fields(Settings) if "choices" in option.metadata
-}
 
 
 def _check_value(name: str, value: object, kind: str, rules: Mapping[str, Any]) -> None:

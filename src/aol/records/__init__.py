@@ -7,6 +7,6 @@
 # Settings that make a method; runs that differ in any other have different conditions, and are not compared.
 METHOD_SETTINGS = (
     "weighting", "rho", "beta", "power", "temper", "level", "after", "factor", "mechanism", "loss", "gamma",
-    "divide_by", "margin", "tau", "gain", "margin_memory", "margin_steps", "mixup", "start", "threshold",
-    "seed",
+    "divide_by", "margin", "tau", "gain", "margin_memory", "margin_steps", "mixup", "retrain", "smoothing", "start",
+    "threshold", "seed",
 )  # fmt: skip
