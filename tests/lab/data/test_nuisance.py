@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from aol.lab.data import DataError
 from aol.lab.data.images import Augmentation, ImageSet, Pair, centred
 from aol.lab.data.nuisance import apply, balanced_nuisance, change, colours, other_for_some, stratified
 
@@ -123,9 +122,3 @@ def test_a_part_of_a_set_has_its_share_of_every_class(labels: list[int], data: s
     for label in set(labels):
         share = labels.count(label) * size / len(labels)
         assert abs(sum(labels[i] == label for i in found.tolist()) - share) < 1
-
-
-def test_what_cannot_be_is_refused() -> None:
-    one = ImageSet(torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64), ("a",), "one")
-    with pytest.raises(DataError, match="one class"):
-        change(Pair("one", one, one, ("a",), centred(1), centred(1), Augmentation(0, flip=False)), noise=0.1)

@@ -54,8 +54,3 @@ def test_the_shortcut_keeps_the_channels_last_layout_both_ways(runs: int) -> Non
 def test_an_odd_size_is_refused_with_the_size() -> None:
     with pytest.raises(ValueError, match="needs an even height and width, got 7×8"):
         HalvingShortcut(4)(torch.zeros(1, 4, 7, 8))
-
-
-def test_an_odd_number_of_channels_cannot_be_split_on_two_sides() -> None:
-    with pytest.raises(ValueError, match="extra must be an even number of channels, got 3"):
-        HalvingShortcut(3)

@@ -200,12 +200,6 @@ def search_folders(data_dir: Folder | None = None) -> list[Path]:
     return list(dict.fromkeys(Path(folder).expanduser().absolute() for folder in folders if folder is not None))
 
 
-def _official(name: str) -> Official:
-    if name not in OFFICIAL:
-        raise ValueError(f"unknown data set {name!r}; built-in names are {', '.join(NAMES)}")
-    return OFFICIAL[name]
-
-
 def official_at(folder: Path) -> Official | None:
     """Return the official set whose files a folder holds, or None."""
     return next((known for known in OFFICIAL.values() if not known.missing(folder)), None)
@@ -223,7 +217,7 @@ def find(name: str, *, data_dir: Folder | None = None) -> Path | None:
     """
     if name == "digits":
         return None
-    known = _official(name)
+    known = OFFICIAL[name]
     return next((folder for folder in _places(known, data_dir) if not known.missing(folder)), None)
 
 
@@ -247,7 +241,7 @@ def load_named(name: str, *, data_dir: Folder | None = None) -> Pair[ImageSet]:
     """
     if name == "digits":
         return _load_digits()
-    known, folder = _official(name), find(name, data_dir=data_dir)
+    known, folder = OFFICIAL[name], find(name, data_dir=data_dir)
     if folder is not None:
         return known.load(folder)
     places = ", ".join(str(folder) for folder in (*search_folders(data_dir), *known.system))
@@ -265,7 +259,7 @@ def get(name: str, data_dir: Folder | None = None) -> Path | None:
     """
     if name == "digits":
         return None
-    known, root = _official(name), search_folders(data_dir)[0]
+    known, root = OFFICIAL[name], search_folders(data_dir)[0]
     folder = root / known.folder
     missing = known.missing(folder)
     for url, md5 in known.downloads.items() if missing else ():

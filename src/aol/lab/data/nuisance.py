@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from aol import _seeds
-from aol.lab.data.images import DataError, ImageSet, Normalisation, Pair, Shortcut, split_per_class
+from aol.lab.data.images import ImageSet, Normalisation, Pair, Shortcut, split_per_class
 from aol.longtail import keep_per_class
 
 _NUISANCE, _BALANCED, _SAMPLES, _NOISE = range(1_000_003, 1_000_007)  # their places in the path of a seed
@@ -52,8 +52,6 @@ def change(
     ((3, 8, 8), 70, 322)
     """
     labels, classes = pair.train.labels, pair.num_classes
-    if classes < 2:
-        raise DataError(f"{pair.name} has one class: a nuisance and noisy labels need two or more")
     kept, held = torch.arange(len(labels)), torch.empty(0, dtype=torch.int64)
     if validation:
         kept, held = split_per_class(labels, validation, seed=seed)

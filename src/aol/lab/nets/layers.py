@@ -126,8 +126,6 @@ class HalvingShortcut(nn.Module):
 
     def __init__(self, extra: int, runs: int = 1) -> None:
         super().__init__()
-        if extra < 0 or extra % 2:
-            raise ValueError(f"extra must be an even number of channels, got {extra}")
         self.extra = extra
         self.runs = runs
 

@@ -41,8 +41,8 @@ class Stacked(nn.Module):
     momentum and weight decay, AdamW) trains R independent networks. What is not element-wise, such as a
     gradient norm, must be taken on `run_view`.
 
-    Images that lie in memory as [B, R, C, H, W], or as [B, H, W, R, C] (channels last), are not copied. The networks
-    given are not touched.
+    `obstacle` must be None for each network; they must be alike but for their values, and are not touched. Images that
+    lie in memory as [B, R, C, H, W], or as [B, H, W, R, C] (channels last), are not copied.
 
     >>> import torch
     >>> from aol.lab.nets import make
@@ -50,31 +50,19 @@ class Stacked(nn.Module):
     >>> stacked = Stacked(nets)
     >>> stacked(torch.zeros(3, 2, 1, 8, 8)).shape, stacked.num_runs
     (torch.Size([3, 2, 10]), 3)
-    >>> Stacked([nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))])
-    Traceback (most recent call last):
-    ...
-    TypeError: cannot stack: module '1' is a LayerNorm, for which no stacked layer is known
     """
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
         super().__init__()
-        first = _signature(networks[0])
-        for run, network in enumerate(networks):
-            if _signature(network) != first:
-                raise ValueError(f"networks must be alike but for their values; network {run} differs from network 0")
-        if reason := obstacle(networks[0]):
-            raise TypeError(f"cannot stack: {reason}")
         self.num_runs = len(networks)
         self.network = _join(networks)
         self.training = self.network.training
         self._head = head_name(networks[0])
         self._shapes = {name: value.shape for name, value in networks[0].state_dict().items()}
         entry = entry_of(self.network)
-        self._channels: int | None = None
-        self._takes_shared = False
+        self._takes_shared = isinstance(entry, StackedConv2d) and entry.groups == 1
         if isinstance(entry, StackedConv2d):
-            self._channels = entry.in_channels
-            self._takes_shared = entry.takes_shared = entry.groups == 1
+            entry.takes_shared = self._takes_shared
 
     @property
     def head(self) -> StackedLinear:
@@ -83,14 +71,7 @@ class Stacked(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images [R, B, C, H, W] or [B, C, H, W] → logits [R, B, K]."""
-        own = images.dim() == 5 and images.shape[0] == self.num_runs
-        # Channels are checked here, since a grouped convolution could take three colours for three runs.
-        fits = own or images.dim() == 4
-        if not fits or (self._channels is not None and images.shape[-3] != self._channels):
-            channels = self._channels or "C"
-            allowed = f"[{self.num_runs}, B, {channels}, H, W] or [B, {channels}, H, W]"
-            raise ValueError(f"images must be {allowed}, got {list(images.shape)}")
-        if own:
+        if images.dim() == 5:
             images = images.movedim(0, 1).flatten(1, 2)
         elif not self._takes_shared:
             images = images.repeat(1, self.num_runs, 1, 1)
@@ -118,14 +99,6 @@ class Stacked(nn.Module):
             name: self.run_view(value.detach())[run].reshape(self._shapes[name]).clone().contiguous()
             for name, value in self.network.state_dict().items()
         }
-
-
-def _signature(net: nn.Module) -> tuple[object, ...]:
-    """All that two networks must have in common: layers and settings, shapes, types, devices, modes."""
-    tensors = [(name, t.shape, t.dtype, t.device) for name, t in net.state_dict().items()]
-    trained = [(name, p.requires_grad) for name, p in net.named_parameters()]
-    modes = [(name, module.training) for name, module in net.named_modules()]
-    return repr(net), tensors, trained, modes
 
 
 def _join(networks: Sequence[nn.Module]) -> nn.Module:
