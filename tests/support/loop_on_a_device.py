@@ -307,3 +307,30 @@ def test_offsets_are_added_in_full_precision_under_autocast(dtype: torch.dtype, 
     for loss, value in zip((aol.softmax_loss, aol.sigmoid_loss, aol.focal_loss), found, strict=True):
         assert value.dtype == torch.float32
         assert value.equal(loss(logits.float() + offset, y))
+
+
+CRITERIA: dict[str, Callable[[], nn.Module]] = {
+    "counts": lambda: aol.LogitAdjustedLoss(CLASSES),
+    "memory": lambda: aol.LogitAdjustedLoss(CLASSES, memory=20.0),
+    "margins": lambda: aol.MarginLoss(CLASSES, every=2),
+    "ages": lambda: aol.AgeWeightedLoss(CLASSES, every=8),
+}
+
+
+@pytest.mark.parametrize("make", CRITERIA.values(), ids=CRITERIA)
+def test_a_loss_learns_and_answers_as_on_the_cpu_and_does_not_wait(make: Callable[[], nn.Module], device: str) -> None:
+    here, there = make(), make()
+    generator = torch.Generator().manual_seed(0)
+    for step in range(6):
+        logits, y = torch.randn((20, CLASSES), generator=generator), torch.randint(CLASSES, (20,), generator=generator)
+        near, far = logits.requires_grad_(), logits.detach().to(device).requires_grad_()
+        target, wanted = y.to(device), here(near, y)
+        with no_waiting(device if step else "cpu"):  # the first call moves the state
+            loss = there(far, target)
+            loss.backward()
+        torch.testing.assert_close(loss.detach().cpu(), wanted.detach())
+        torch.testing.assert_close(far.grad.cpu(), torch.autograd.grad(wanted, near)[0])
+    state = there.state_dict()
+    assert {value.device.type for value in state.values() if isinstance(value, Tensor)} == {device}
+    for name, value in here.state_dict().items():
+        torch.testing.assert_close(state[name], value, check_device=False)
