@@ -7,6 +7,9 @@ import io
 import itertools
 import math
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -692,6 +695,18 @@ def test_bad_shapes_and_labels_are_refused_and_teach_nothing(make) -> None:
         with pytest.raises((ValueError, IndexError, RuntimeError)):
             criterion(*given)
     assert state(criterion) == state(make()) or make is LOSSES["ages"]  # whose average is NaN at first
+
+
+def test_a_copy_of_the_file_needs_pytorch_only(tmp_path) -> None:
+    (tmp_path / "losses.py").write_text(Path(criteria.__file__).read_text())
+    program = """
+import sys; sys.modules["aol"] = None
+import torch, losses
+for make in (losses.LogitAdjustedLoss, losses.MarginLoss, losses.AgeWeightedLoss):
+    make(2)(torch.zeros(3, 2, requires_grad=True), torch.tensor([0, 0, 1])).backward()
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_rules_accept_runs() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from aol import _check, _distributed
 
-_ROUNDING = 0.02  # of soft targets in bfloat16, and of their sum
+ROUNDING = 0.02  # of soft targets in bfloat16, and of their sum
 
 
 def softmax_loss(logits: Tensor, target: Tensor, *, offset: Tensor | None = None) -> Tensor:
@@ -215,8 +215,8 @@ def _target(z: Tensor, target: Tensor, *, add_up: bool = True) -> Tensor:
             _check.within("target", given, z.shape[-1], "classes of logits")
     elif _check.readable(given) and given.numel():
         low, high = given.detach().aminmax()
-        if not (low >= 0 and high <= 1 + _ROUNDING):
+        if not (low >= 0 and high <= 1 + ROUNDING):
             raise ValueError(f"target: soft targets must lie in 0 to 1, not {float(low):g} to {float(high):g}.")
-        if add_up and bool(((given.detach().sum(-1, dtype=torch.float64) - 1).abs() > _ROUNDING).any()):
+        if add_up and bool(((given.detach().sum(-1, dtype=torch.float64) - 1).abs() > ROUNDING).any()):
             raise ValueError("target: the sum of soft targets over classes must be 1.")
     return given.to(z.dtype).expand(shape) if soft else given.expand(shape)

@@ -13,13 +13,12 @@ from torch import Tensor
 from aol import _check, _distributed
 from aol._state import State
 from aol.ages import RIGHT, WRONG, mark, marks_of_all
-from aol.losses import with_offset
+from aol.losses import ROUNDING, with_offset
 
 SIGNALS = ("probability", "error", "age")
 _LONGEST = 2**10 - 1  # a longer age counts as this
 _SHARE = 2.0**30  # the unit of probabilities as integers, so that sums do not depend on the order
 _MOST_CLASSES = 2**15  # pairs of them take 34 GB
-_ROUNDING = 0.02  # of the sum of probabilities in bfloat16
 _BY_CHANCE = 20.0  # minus the logarithm of a probability: what is rarer is no chance
 _FLOOR = 0.02  # so that classes without errors have a logarithm
 
@@ -212,7 +211,7 @@ class Margins(State):
         self._fits("answer", given, inside, "label", self.num_classes)
         share = given.to(torch.float64)
         if self.signal == "probability":
-            wrong = (share.amin(-1) < 0) | ((share.sum(-1) - 1).abs() > _ROUNDING)  # neither, of NaN
+            wrong = (share.amin(-1) < 0) | ((share.sum(-1) - 1).abs() > ROUNDING)  # neither, of NaN
             if _check.readable(wrong) and bool(wrong.any()):
                 raise ValueError(
                     "answer must hold probabilities, from 0 to 1 and with the sum 1, not logits or scores. "
@@ -255,9 +254,8 @@ class Margins(State):
                 marks = (marks_of_all(self._observed, group) if together else self._observed)[:, :-1]
                 right, wrong = marks == RIGHT, marks == WRONG
             self._age.copy_(torch.where(right, 1, torch.where(wrong, self._age + 1, self._age)))
-        for name in self._pending:
-            if name in self._buffers:
-                getattr(self, name).zero_()
+        for value in self.pending():
+            value.zero_()
         claimed, variance = self._claimed()
         # By sampling, and what smoothing leaves of swings between epochs.
         spread = self._variance + variance + (self._rate(self._times) / 2 * self._swing).nan_to_num(torch.inf)
