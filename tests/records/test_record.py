@@ -98,6 +98,7 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "a truth as seed": ({"seed": True}, "seed has a value of another type"),
     "finished": ({"finished": 1}, "finished has a value of another type"),
     "settings": ({"settings": {"a": [1]}}, "settings has a value of another type"),
+    "many settings": ({"settings": dict.fromkeys(map(str, range(1001)), 0)}, "settings are more than 1000"),
     "no classes": ({"classes": []}, "classes must not be empty"),
     "counts": ({"counts": [1, 2]}, "counts must be whole numbers of 0 or more"),
     "epochs": ({"epochs": [1, 2, 2, 3]}, "epochs must be whole numbers"),

@@ -46,7 +46,8 @@ _FIRST = re.compile(rb'\{"format":\d+,"id":"([0-9a-f]+)"')
 FORMAT = 3
 LARGEST = 256 * 2**20  # bytes of a record: 8,000 classes over 300 epochs, every reading, take about 70 MB
 _LARGEST_NUMBER = 1e300
-_ROOM = 64 * 2**20  # bytes that readings by epoch and class of any record may take; else at most 16 times its file
+MOST_SETTINGS = 1000  # of a run: each is a column of the frame
+_ROOM = 16 * 2**20  # bytes that readings by epoch and class of any record may take; else at most 16 times its file
 _CHECKSUM = b',"sha256":"'  # the last item of the file: the hash of everything before it
 
 
@@ -248,6 +249,7 @@ def _check(given: dict[str, Any]) -> None:
         fits = fits and all(abs(item) < 2**63 for item in (value, *items) if type(item) is int)
         _require(fits, f"{name} has a value of another type or size than aol writes")
     epochs, counts, classes = given["epochs"], given["counts"], given["classes"]
+    _require(len(given["settings"]) <= MOST_SETTINGS, f"settings are more than {MOST_SETTINGS}")
     _require(bool(given["id"] and given["method"] and classes), "id, method and classes must not be empty")
     increasing = epochs == sorted(set(epochs)) and (not epochs or epochs[0] >= 1)
     _require(increasing, "epochs must be whole numbers from 1 on that increase")

@@ -34,7 +34,18 @@ from aol.records.metrics import columns_of
 from aol.records.previews import FILE as PREVIEWS
 from aol.records.previews import TEST as TEST_PREVIEWS
 from aol.records.previews import save_previews, thumbnail, worth_seeing
-from aol.records.record import FILE, DamagedRunError, Run, Value, by_class_of, impossible, read_run, versions, write_run
+from aol.records.record import (
+    FILE,
+    MOST_SETTINGS,
+    DamagedRunError,
+    Run,
+    Value,
+    by_class_of,
+    impossible,
+    read_run,
+    versions,
+    write_run,
+)
 
 Figure: TypeAlias = "float | Tensor | Sequence[float] | np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None"
 Columns: TypeAlias = dict[str, Tensor]
@@ -406,6 +417,8 @@ def _checked_settings(settings: Mapping[str, Value], taken: set[str]) -> dict[st
     """Return settings that a record can hold; `taken` are the columns of the table of runs."""
     if not isinstance(settings, Mapping):
         raise TypeError(f"settings must be text and finite numbers by name, not {_check.shown(settings)}.")
+    if len(settings) > MOST_SETTINGS:
+        raise ValueError(f"settings must be at most {MOST_SETTINGS}, not {len(settings)}.")
     for name, value in settings.items():
         infinite = isinstance(value, float) and not math.isfinite(value)
         if not isinstance(name, str) or not isinstance(value, str | float | int | bool | None) or infinite:
