@@ -18,9 +18,10 @@ from aol.lab.data import open_data
 from aol.lab.engine.history import CLASS, EPOCH
 from aol.lab.engine.loop import OfflineLoop
 from aol.lab.settings import Settings
+from aol.records.previews import TEST as TEST_PREVIEWS
 from aol.records.previews import read_previews
 from aol.records.record import read_run
-from aol.records.samples import read_samples
+from aol.records.samples import TEST, read_samples, read_tested
 from aol.records.store import find_runs
 from tests.support.running import forked, status_of, told
 from tests.support.tiny_runs import small_networks
@@ -164,6 +165,20 @@ def test_previews_are_the_images_of_the_oldest_samples_as_they_were_shown(out: P
     assert {int(table.label[row]) for row in kept} == set(range(10))
     for row, picture in kept.items():
         assert torch.equal(picture, images[int(table.index[row])])
+
+
+def test_the_last_answers_to_test_samples_are_those_of_the_accuracy_with_pictures_of_mistakes(out: Path) -> None:
+    folder, test = run_of(out, 3), open_data("digits").test
+    run, answers = read_run(folder), read_tested(folder / TEST, folder.name)
+    assert answers is not None
+    label, prediction = answers[:, :2].T
+    assert label.tolist() == test.labels.tolist()
+    assert (label == prediction).mean() == pytest.approx(run.curves["test_accuracy"][-1], abs=1e-6)
+    kept = read_previews(folder, TEST_PREVIEWS).images
+    assert 0 < len(kept) <= 200
+    for row, picture in kept.items():
+        assert label[row] != prediction[row]
+        assert torch.equal(picture, test.images[row])
 
 
 @pytest.mark.usefixtures("_loaded")

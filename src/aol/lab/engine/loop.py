@@ -80,7 +80,8 @@ class Loop(ABC):
         self._train_pass: TrainPass | None = None
         self._clean_pass: CleanPass | None = None  # over what was trained on
         self._held_out_pass = self._pass_over(self._validation, self.held_out)
-        self._test_pass = self._pass_over(self.test, self._every)
+        self._test_pass = self._pass_over(self.test, self._every, keep=self.keep_samples)
+        self.test_answers: Tensor | None = None  # as `answer` gives them, [4, R, T]; of one process alone
         self.epoch = 0
         self.failed = [0] * len(runs)  # the first epoch, counted from one, whose loss was not finite; 0: none
 
@@ -249,9 +250,9 @@ class Loop(ABC):
 
     # Parts of these
 
-    def _pass_over(self, source: Any, index: Tensor) -> CleanPass:
+    def _pass_over(self, source: Any, index: Tensor, *, keep: bool = False) -> CleanPass:
         size, shared = index.shape[-1], index.dim() == 1
-        return CleanPass(self.learner, source, num_classes=self.num_classes, size=size, shared=shared)
+        return CleanPass(self.learner, source, num_classes=self.num_classes, size=size, shared=shared, keep=keep)
 
     def _evaluate(self, clean: CleanPass, index: Tensor, times: Tensor | None = None) -> Readings:
         for images in clean.steps(index, times):
@@ -312,6 +313,7 @@ class Loop(ABC):
         """Return readings on the test set and the held-out samples; add those by class."""
         readings = self._evaluate(self._test_pass, self._every)
         rank, world = _distributed.world()
+        self.test_answers = readings.answers if world == 1 else None
         self.test_ages.observe(self._every[rank::world], readings.correct)
         self.test_ages.advance()
         on_test = {**readings.by_class("test"), "test_precision": precision(readings.sums)}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from safetensors.torch import save
 
 from aol._files import write_atomically
@@ -16,11 +17,14 @@ from aol.lab.data.encoded_images import StoredImages
 from aol.lab.data.images import ImageSet
 from aol.lab.engine.history import CLASS, EPOCH
 from aol.lab.engine.loop import Loop
+from aol.lab.engine.source import AnyPair
 from aol.lab.settings import MARGINS, WEIGHTINGS, Settings, word
 from aol.lab.train.groups import ExecutionOptions
 from aol.records import samples
+from aol.records.previews import TEST as TEST_PREVIEWS
 from aol.records.previews import save_previews, worth_seeing
 from aol.records.record import Run, by_class_of, versions
+from aol.records.recorder import MOST_TESTED
 from aol.records.store import Store
 
 OVER_TIME = ("age", "test_accuracy", "train_accuracy")  # readings by class that studies keep of every epoch
@@ -28,7 +32,7 @@ OVER_TIME = ("age", "test_accuracy", "train_accuracy")  # readings by class that
 
 def write_records(
     loop: Loop,
-    images: ImageSet | StoredImages,
+    pair: AnyPair,
     store: Store,
     options: ExecutionOptions,
     *,
@@ -42,7 +46,7 @@ def write_records(
     for row, run in enumerate(loop.runs):
         folder = store.path(run.run_id)
         if loop.samples is not None:
-            _write_samples(loop, images, row, folder, finished=finished)
+            _write_samples(loop, pair, row, folder, finished=finished)
         if finished and options.networks:
             write_atomically(folder / "network.safetensors", save(loop.learner.network(row)))
     state = loop.history.state_dict()
@@ -75,7 +79,7 @@ def write_records(
         store.write(record)
 
 
-def _write_samples(loop: Loop, images: ImageSet | StoredImages, row: int, folder: Path, *, finished: bool) -> None:
+def _write_samples(loop: Loop, pair: AnyPair, row: int, folder: Path, *, finished: bool) -> None:
     assert loop.samples is not None
     assert isinstance(loop.ages, SampleAges)
     kept, index, ema = loop.samples.tensors(row), loop.pool[row], loop.ages.ema[row]
@@ -86,8 +90,19 @@ def _write_samples(loop: Loop, images: ImageSet | StoredImages, row: int, folder
     samples.write_samples(folder / samples.FILE, columns, run=loop.runs[row].run_id, absent=loop.ages.absent)
     if finished:  # pictures of the oldest and most suspicious samples, for reports
         rows = worth_seeing(loop.labels.cpu(), ema.cpu(), kept["mean_other"] - kept["mean_confidence"].sqrt())
-        image = images.images.__getitem__ if isinstance(images, ImageSet) else images.whole
+        image = _reader(pair.train)
         save_previews(folder, rows, image=lambda place: image(int(index[place])))
+    if loop.test_answers is not None:
+        prediction, confidence, top, _ = loop.test_answers[:, row].cpu()
+        answers = torch.stack((loop.test.labels.cpu().to(top), prediction, confidence, top), 1)
+        samples.write_tested(folder / samples.TEST, answers, run=loop.runs[row].run_id)
+        if finished:
+            mistakes = samples.surest_mistakes(answers.numpy())[:MOST_TESTED].tolist()
+            save_previews(folder, mistakes, image=_reader(pair.test), file=TEST_PREVIEWS)
+
+
+def _reader(images: ImageSet | StoredImages) -> Callable[[int], object]:
+    return images.images.__getitem__ if isinstance(images, ImageSet) else images.whole
 
 
 # Settings whose defaults depend on the data set or the command: always part of the command.

@@ -72,8 +72,8 @@ def train_group(group: RunGroup, context: Context, stop: Stop) -> bool:
         context.check_place()
         if not finished:
             save_checkpoint(group.checkpoint, loop.state_dict())
-        images = data_of(group.runs[0], pairs).train
-        write_records(loop, images, context.store, options, finished=finished, keep=context.keep)
+        pair = data_of(group.runs[0], pairs)
+        write_records(loop, pair, context.store, options, finished=finished, keep=context.keep)
 
     with (
         one_thread(options.device.type == "cpu" and is_small(group.runs[0], pairs)),

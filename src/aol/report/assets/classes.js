@@ -77,7 +77,8 @@ function sparkOf(run, place, ages, text) {
 function drawClassTable() {
   const run = current();
   if (!run) return;
-  const columns = CLASS_COLUMNS.filter((each) => each.text || run.names.some((_, place) => known(valueOf(run, each, place))));
+  const tells = (each) => (value) => known(value) && (each.key !== "weight" || value !== 1); // weights that are all one say nothing
+  const columns = CLASS_COLUMNS.filter((each) => each.text || run.names.some((_, place) => tells(each)(valueOf(run, each, place))));
   const places = sortedClasses(run);
   const ages = overTime(run, "age");
   const first = places.slice(0, tables.classes);
