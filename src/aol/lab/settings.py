@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any, TypeAlias
@@ -383,21 +383,3 @@ def grid(common: Mapping[str, Value], **varied: Sequence[Value]) -> list[Setting
         raise WrongSettingsError(f"{empty[0]} must have at least one value.")
     combinations = (dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values()))
     return list(dict.fromkeys(Settings(**{**common, **values}) for values in combinations))  # type: ignore[arg-type]
-
-
-def groups(runs: Iterable[Settings], most: int) -> list[list[Settings]]:
-    """Group runs that can be trained as one network, at most `most` together and about equally many in each.
-
-    >>> [len(group) for group in groups(grid({}, seed=range(10)), most=4)]
-    [4, 3, 3]
-    """
-    by_key: dict[object, list[Settings]] = {}
-    for run in runs:
-        by_key.setdefault(run.group_key, []).append(run)
-    result = []
-    for group in by_key.values():
-        parts = -(-len(group) // most)
-        sizes = [len(group) // parts + (part < len(group) % parts) for part in range(parts)]
-        ends = list(itertools.accumulate(sizes))
-        result += [group[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-    return result

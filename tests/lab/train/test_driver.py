@@ -16,8 +16,9 @@ from aol.lab.engine.loop import Loop
 from aol.lab.engine.source import AnyPair
 from aol.lab.settings import Settings, WrongSettingsError
 from aol.lab.train import group_training
-from aol.lab.train.driver import Outcome, train
-from aol.lab.train.groups import ExecutionOptions, Stop, new_group
+from aol.lab.train.driver import Job, Outcome, train
+from aol.lab.train.group_training import Context
+from aol.lab.train.groups import ExecutionOptions, RunGroup, Stop, new_group
 from aol.lab.train.progress import Silent
 from aol.records.store import Store
 from tests.support.running import told
@@ -54,6 +55,14 @@ def runs_of(seeds: Sequence[int] = range(5), **given: object) -> list[Settings]:
 
 def trained(runs: Sequence[Settings], folder: Path, options: ExecutionOptions = OPTIONS, **more: object) -> Outcome:
     return train(runs, Store(folder), opened, options, Heard(), **more)  # type: ignore[arg-type]
+
+
+def test_runs_that_do_not_fit_together_are_shared_out_evenly(tmp_path: Path) -> None:
+    runs, busy = runs_of(range(10)), list[RunGroup]()
+    job = Job(runs, Context(Store(tmp_path), opened(runs), replace(OPTIONS, together=4), Silent()))
+    while group := job.next_group(busy):
+        busy.append(group)
+    assert [[run.seed for run in group.runs] for group in busy] == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
 def test_only_what_is_missing_or_damaged_is_trained(tmp_path: Path) -> None:

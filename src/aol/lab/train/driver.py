@@ -24,7 +24,7 @@ import torch.distributed as dist
 from aol._files import remove_partial_files, write_atomically
 from aol.lab.engine.device import launched
 from aol.lab.engine.source import AnyPair
-from aol.lab.settings import Settings, WrongSettingsError, groups
+from aol.lab.settings import Settings, WrongSettingsError
 from aol.lab.train.group_training import Context, is_out_of_memory, train_group
 from aol.lab.train.groups import (
     ExecutionOptions,
@@ -163,7 +163,8 @@ class Job:
             self._most[first.group_key], reason = most_together(alike, pair, self.context.options)
             if reason:
                 self.context.progress.say_once(f"Runs are trained one after the other: {reason}.")
-        return new_group(groups(alike, self._most.get(first.group_key, 1))[0], store)
+        parts = -(-len(alike) // self._most.get(first.group_key, 1))  # about equally large
+        return new_group(alike[: -(-len(alike) // parts)], store)
 
     def begin(self, group: RunGroup) -> None:
         """Note on disk that a group begins."""
