@@ -101,6 +101,12 @@ class State(KeepsTypes):
             )
         return together
 
+    def _end(self) -> None:
+        """End `advance`: forget what was observed."""
+        for value in self.pending():
+            value.zero_()
+        self.epoch += 1
+
     def _warn_of_nothing(self, observed: Tensor, group: _distributed.Group) -> None:
         if not bool(observed.any()) and _distributed.world(group)[0] == 0:
             warnings.warn(

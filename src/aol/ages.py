@@ -362,9 +362,8 @@ class SampleAges(State):
         allowed = f"index must lie in 0 to {self.num_samples - 1}, and correct be true or false (not predicted classes)"
         together = self._begin(group, sync, allowed)
         observed = marks_of_all(self._observed, group) if together else self._observed
-        self.epoch += 1
         # 24 fraction bits are exact; fewer where sums of all samples could overflow.
-        bits = 62 - self.num_samples.bit_length() - min(self.epoch + 2, 2**31 - 1).bit_length()
+        bits = 62 - self.num_samples.bit_length() - min(self.epoch + 3, 2**31 - 1).bit_length()
         unit = 2.0 ** max(0, min(24, bits))
         self._unit.fill_(unit)
         self._total.zero_()
@@ -381,9 +380,10 @@ class SampleAges(State):
             label = labels.to(torch.int64).expand_as(ema)
             self._seen.scatter_add_(1, label, (~ema.isnan()).to(torch.int64))
             self._total.scatter_add_(1, label, (ema.nan_to_num(0.0) * unit).round_().to(torch.int64))
+        some = observed.any()
+        self._end()
         if self.absent == "keep":
-            self._warn_of_nothing(observed, group)
-        self._observed.zero_()
+            self._warn_of_nothing(some, group)
 
     def _settings(self) -> dict[str, object]:
         sizes = {"num_samples": self.num_samples, "num_classes": self.num_classes, _check.HASH: self._digest}

@@ -44,7 +44,6 @@ class ClassCounts(State):
         right, inside = self._truths(correct, inside, "label")
         often, inside = self._often(times, inside)
         self._refused.logical_or_(~inside.all())
-        often = often * inside
         self._right.scatter_add_(1, where, often * right)
         self._count.scatter_add_(1, where, often)
 
@@ -55,11 +54,6 @@ class ClassCounts(State):
         counts = torch.stack((self._right, self._count))
         right, count = (_distributed.total(counts, group) if together else counts).unbind()
         return right.to(torch.float64) / count
-
-    def _end(self) -> None:
-        self._right.zero_()
-        self._count.zero_()
-        self.epoch += 1
 
     @property
     def class_weight(self) -> Tensor:

@@ -181,7 +181,7 @@ class Margins(State):
             void, inside = ~known, inside & known
         often, inside = self._often(times, inside)
         self._refused.logical_or_(~inside.all())
-        often = often * (inside & ~void)
+        often = often * ~void
         true = index if own is None else own[index].to(torch.int64)
         self._count.scatter_add_(1, true, often)
         if self.signal == "probability":
@@ -254,8 +254,7 @@ class Margins(State):
                 marks = (marks_of_all(self._observed, group) if together else self._observed)[:, :-1]
                 right, wrong = marks == RIGHT, marks == WRONG
             self._age.copy_(torch.where(right, 1, torch.where(wrong, self._age + 1, self._age)))
-        for value in self.pending():
-            value.zero_()
+        self._end()
         claimed, variance = self._claimed()
         # By sampling, and what smoothing leaves of swings between epochs.
         spread = self._variance + variance + (self._rate(self._times) / 2 * self._swing).nan_to_num(torch.inf)
@@ -267,7 +266,6 @@ class Margins(State):
         sure = sure.nan_to_num(0.0, 0.0, 0.0).clamp_min(0.0)
         moved = self._offset - scale * self._gain * (sure * error).masked_fill(number == 0, 0.0)
         self._offset.copy_((moved - moved.mean(1, keepdim=True)).clamp(-self.limit, self.limit))
-        self.epoch += 1
         # Last: where warnings are errors, the states of all processes still agree, and none waits for this one.
         self._warn_of_nothing(number, group)
 
