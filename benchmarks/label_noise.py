@@ -31,6 +31,7 @@ from measuring import RESULTS, machine
 from aol import long_tail
 from aol.lab.data import ImageSet, Pair, open_data
 from aol.lab.engine.loop import OfflineLoop
+from aol.lab.engine.source import Source
 from aol.lab.settings import Settings
 from aol.records.history import Answers
 
@@ -125,7 +126,7 @@ def trained(case: Case, pair: Pair[ImageSet]) -> Run:
     logits = []
     while not loop.done:
         loop.run_epoch()
-        logits.append(predicted(loop, loop.pool[0]))
+        logits.append(predicted(loop, loop.train, loop.pool[0]))
     assert loop.samples is not None
     return Run(
         np.stack(logits),
@@ -136,12 +137,10 @@ def trained(case: Case, pair: Pair[ImageSet]) -> Run:
     )
 
 
-def predicted(loop: OfflineLoop, place: torch.Tensor) -> Floats:
-    """Return the logits of some samples of the loop's training set."""
-    with torch.no_grad():
-        images = (loop.train.plain(part[None]) for part in place.split(2000))  # type: ignore[union-attr]
-        parts = [loop.learner.predict(each, averaged=False)[0] for each in images]
-    return torch.cat(parts).numpy().astype(float)
+def predicted(loop: OfflineLoop, split: Source, place: torch.Tensor) -> Floats:
+    """Return the logits of some samples of a split."""
+    images = (split.plain(part[None]) for part in place.split(1000))  # type: ignore[union-attr]
+    return torch.cat([loop.learner.predict(part)[0] for part in images]).numpy().astype(float)
 
 
 def crossed(case: Case, pair: Pair[ImageSet]) -> Floats:
@@ -156,9 +155,7 @@ def crossed(case: Case, pair: Pair[ImageSet]) -> Floats:
         while not loop.done:
             loop.run_epoch()
         others = np.flatnonzero(fold == held)
-        with torch.no_grad():
-            images = loop.test.plain(torch.from_numpy(others)[None])  # type: ignore[union-attr]
-            found[others] = loop.learner.predict(images, averaged=False)[0].numpy()
+        found[others] = predicted(loop, loop.test, torch.from_numpy(others))
     return found
 
 
