@@ -114,11 +114,22 @@ def _verdict(results: StudyResults) -> str:
     if results.correlations:
         return correlation_verdict(results)
     parts = []
-    for own in results.verdicts:
-        name = f"{own.method} " if len(results.verdicts) > 1 else ""
-        gain = f"{gain_text(own.gain, ' to ')}, " if own.gain else ""
-        parts.append(name + gain + ", ".join(filter(None, (own.word, own.size))))
+    for whole in results.verdicts:
+        asked = _asked(results, whole) if results.study.paper else []
+        for own in results.claims(asked) if len(asked) > 1 else [whole]:
+            name = f"{own.method} " if len(results.verdicts) > 1 else ""
+            name += f"{cell_name(results.study.cells_list()[own.cells[0]])} " if own is not whole else ""
+            gain = f"{gain_text(own.gain, ' to ')}, " if own.gain else ""
+            parts.append(name + gain + ", ".join(filter(None, (own.word, own.size))))
     return "; ".join(parts)
+
+
+def _asked(results: StudyResults, whole: Claim) -> list[tuple[str, None, list[int] | None]]:
+    """Return a claim to judge for all cells; one for each cell where some gain and others lose, both beyond chance."""
+    rows = results.of(whole.method)
+    ends = [gain.interval for gain in rows["gain"] if gain.interval]
+    mixed = any(low > 0 for low, _ in ends) and any(high < 0 for _, high in ends)
+    return [(whole.method, None, [place]) for place in rows["cell"]] if mixed else [(whole.method, None, None)]
 
 
 def _zero_thresholds(results: StudyResults) -> dict[str, float]:
@@ -184,11 +195,8 @@ def _lines(title: str, results: StudyResults) -> list[SummaryLine]:
         return [SummaryLine(title, study.name, tested, papers or NONE, here or NONE, seeds, word, size or NONE)]
     last = results.by_figure("last") if results.figure == "second_half_mean" else None
     for whole in results.verdicts:
-        rows = results.of(whole.method)
-        ends = [gain.interval for gain in rows["gain"] if gain.interval]
-        mixed = any(low > 0 for low, _ in ends) and any(high < 0 for _, high in ends)
-        asked = [(whole.method, None, [place]) for place in rows["cell"]] if mixed else [(whole.method, None, None)]
-        judged = results.claims(asked) if mixed else [whole]
+        asked = _asked(results, whole)
+        judged = results.claims(asked) if len(asked) > 1 else [whole]
         at_the_end = last.claims(asked) if last else [None] * len(judged)
         lines += [_line(title, results, own, end) for own, end in zip(judged, at_the_end, strict=True)]
     return lines
