@@ -158,3 +158,23 @@ def test_frames_can_be_sorted_copied_and_reindexed() -> None:
 def test_load_runs_takes_folders(folders: tuple[object, ...]) -> None:
     with pytest.raises(TypeError, match="one or more folders"):
         aol.load_runs(*folders)  # type: ignore[arg-type]
+
+
+def test_figures_of_many_runs_are_those_of_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aol.records.metrics._TOGETHER", 30)  # two or three runs
+    rng = np.random.default_rng(0)
+    runs = []
+    for number in range(24):
+        epochs = (4, 6)[number // 3 % 2]
+        readings = {"test_accuracy": rng.random((epochs, 3)).astype(np.float32)}
+        readings |= {"test_precision": rng.random((epochs, 3)).astype(np.float32)} if number % 4 else {}
+        more = {"failed_at_epoch": 2} if number == 5 else {"counts": None} if number % 5 == 0 else {}
+        curves = {"test_accuracy": rng.random(epochs)}
+        runs.append(
+            small_run(id=f"{number:x}", epochs=np.arange(1, epochs + 1), curves=curves, over_time=readings, **more)
+        )
+    together = frame_of((None, run) for run in runs)
+    alone = pd.concat([frame_of([(None, run)]) for run in runs])
+    names = [name for name in together if name.startswith("test_")]
+    np.testing.assert_array_equal(together[names].to_numpy(), alone[names].to_numpy())
+    assert together["test_tail_accuracy_last"].notna().sum() == 20

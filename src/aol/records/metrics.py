@@ -8,13 +8,18 @@ every metric: leaving such runs out would favour the method that causes them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 
 from aol.records.record import Floats, Matrix, Run, nan_mean
 
+Measures: TypeAlias = dict[str, Floats]  # of one run, by epoch
 TAIL = 0.05  # of the epochs
+_READ: Sequence[str] = ("test_accuracy", "test_precision")  # by class: what measures are computed from
+_TOGETHER = 2**22  # readings of runs whose measures are computed at once
 METRICS = {  # parts of a curve
     "last": "last epoch",
     "tail_mean": "mean over the last 5 % of epochs",
@@ -110,21 +115,21 @@ def at_the_end(values: Floats | Matrix, *, stream: bool) -> Floats:
     return nan_mean(values[len(values) - count :])
 
 
-def run_metrics(run: Run) -> dict[str, float]:
+def run_metrics(run: Run, computed: Measures | None = None) -> dict[str, float]:
     """Return all metrics of a run by name, `test_last`, `validation_tail_mean` and so on; NaN where not measured."""
     curves = {split: accuracy_metrics(counted(run, curve), stream=is_stream(run)) for split, curve in CURVES.items()}
-    measured = class_measures(run)
+    measured = class_measures(run, computed)
     curves |= {column_of(measure): measured.get(measure, {}) for measure in ALL_MEASURES}
     return {f"{curve}_{name}": own.get(name, math.nan) for curve, own in curves.items() for name in METRICS}
 
 
-def columns_of(run: Run) -> dict[str, object]:
+def columns_of(run: Run, computed: Measures | None = None) -> dict[str, object]:
     """Return the columns of a run in the table of runs, without its folder and its settings, by name."""
     names = ("method", "seed", "finished", "failed_at_epoch", "planned", "seconds", "trained_together", "stacking")
     columns = {name: getattr(run, name) for name in names[:4]} | {"epochs_done": len(run.epochs)}
     columns |= {name: getattr(run, name) for name in names[4:]}
     columns |= {name: run.versions.get(name) for name in ("aol", "torch", "python", "device")}
-    return columns | run_metrics(run) | {"zero_threshold": zero_threshold_share(run)}
+    return columns | run_metrics(run, computed) | {"zero_threshold": zero_threshold_share(run)}
 
 
 def counted(run: Run, curve: str) -> Floats:
@@ -139,22 +144,66 @@ def zero_threshold_share(run: Run) -> float:
     return float((values == 0).mean()) if len(values) else math.nan
 
 
-def class_measures(run: Run) -> dict[str, dict[str, float]]:
-    """Return the metrics of those `ALL_MEASURES` that are on record, by name; `last` alone where only that epoch is."""
-    from aol.metrics import has_tail
+def class_measures(run: Run, computed: Measures | None = None) -> dict[str, dict[str, float]]:
+    """Return the metrics of those `ALL_MEASURES` that are on record, by name; `last` alone where only that epoch is.
 
-    counts = run.counts if run.counts is not None and has_tail(run.counts) else None
+    `computed` are those of the run by `computed_measures`, where many runs are read.
+    """
+    counts = _uneven(tuple(run.counts or ()))
     if run.failed_at_epoch is not None:
         curves = _measures_of_chance(run, counts is not None)
     else:
-        curves = {name: run.curves[column_of(name)] for name in ALL_MEASURES if column_of(name) in run.curves}
-        parts = counts is None or "head_accuracy" in curves  # of a stream, counts are not known before its end
-        if "test_accuracy" in run.over_time and not ("balanced_accuracy" in curves and parts):
-            curves = _computed(run.over_time, counts) | curves
+        curves = _recorded(run)
+        if _lacks(run):
+            curves = (computed or _computed(run.over_time, counts)) | curves
     if not curves and "test_accuracy" in run.by_class:
         last = _computed({name: values[None] for name, values in run.by_class.items()}, counts)
         return {name: {"last": float(values[-1])} for name, values in last.items()}
     return {name: accuracy_metrics(values, stream=is_stream(run)) for name, values in curves.items()}
+
+
+def computed_measures(runs: Sequence[Run]) -> list[Measures]:
+    """Return the measures that follow from readings by class, of runs whose record lacks some: of many at once."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for place, run in enumerate(runs):
+        if run.failed_at_epoch is None and _lacks(run):
+            shape = run.over_time["test_accuracy"].shape
+            alike = (shape, "test_precision" in run.over_time, tuple(run.counts or ()))
+            group = groups.setdefault(alike, [])
+            if len(group) * shape[0] * shape[1] > _TOGETHER:  # begins another
+                groups[(*alike, place)] = groups.pop(alike)
+                group = groups.setdefault(alike, [])
+            group.append(place)
+    measures: list[Measures] = [{} for _ in runs]
+    for places in groups.values():
+        first = runs[places[0]]
+        names = [name for name in _READ if name in first.over_time]
+        stacked: dict[str, Matrix] = {
+            name: np.stack([runs[place].over_time[name] for place in places]) for name in names
+        }
+        for name, values in _computed(stacked, _uneven(tuple(first.counts or ()))).items():
+            for place, own in zip(places, values, strict=True):
+                measures[place][name] = own
+    return measures
+
+
+def _recorded(run: Run) -> Measures:
+    return {name: run.curves[column_of(name)] for name in ALL_MEASURES if column_of(name) in run.curves}
+
+
+def _lacks(run: Run) -> bool:
+    """Return whether measures that follow from readings by class are not on record."""
+    uneven = _uneven(tuple(run.counts or ())) is not None
+    wanted = {"test_balanced_accuracy"} | ({"test_head_accuracy"} if uneven else set())  # of streams known at the end
+    return "test_accuracy" in run.over_time and not wanted <= run.curves.keys()
+
+
+@lru_cache(maxsize=256)
+def _uneven(counts: tuple[int, ...]) -> list[int] | None:
+    """Return the sizes of classes that have a head and a tail, else None."""
+    from aol.metrics import has_tail
+
+    return [*counts] if counts and has_tail(counts) else None
 
 
 def _computed(by_class: Mapping[str, Floats | Matrix], counts: list[int] | None) -> dict[str, Floats]:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from aol._values import spreadsheet_text, unlike
-from aol.records.metrics import columns_of
+from aol.records.metrics import Measures, columns_of, computed_measures
 from aol.records.record import DamagedRunError, Run, read_run
 from aol.records.store import find_runs
 
@@ -126,7 +126,8 @@ def frame_of(runs: Iterable[tuple[Path | None, Run]]) -> RunFrame:
     """Return records as a frame; a run that occurs twice (in two folders) gets a number behind its id."""
     records = list(runs)
     ids = unlike((run.id for _, run in records), "-{}")
-    rows = [_row(folder, run) for folder, run in records]
+    computed = computed_measures([run for _, run in records])
+    rows = [_row(folder, run, own) for (folder, run), own in zip(records, computed, strict=True)]
     names = dict.fromkeys(name for row in rows for name in row)
     index = pd.Index(ids, name="id", dtype=object)
     frame = RunFrame({name: _column([row.get(name) for row in rows], index) for name in names}, index=index)
@@ -139,8 +140,8 @@ def _column(values: list[object], index: pd.Index) -> pd.Series:
     return pd.Series(values, index=index, dtype=object if any(isinstance(value, str) for value in values) else None)
 
 
-def _row(folder: Path | None, run: Run) -> dict[str, object]:
-    own = {"folder": None if folder is None else str(folder), **columns_of(run)}
+def _row(folder: Path | None, run: Run, computed: Measures) -> dict[str, object]:
+    own = {"folder": None if folder is None else str(folder), **columns_of(run, computed)}
     return own | {name: value for name, value in run.settings.items() if name not in own and name != "id"}
 
 
