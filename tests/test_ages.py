@@ -160,16 +160,3 @@ def test_more_than_256_classes_are_kept_apart():
     assert ages.class_age[300] == 2.0
     assert ages.class_age[44] == 1.0
     assert math.isnan(ages.class_age[999])
-
-
-def test_ages_may_be_kept_inside_inference_mode():
-    ages = aol.SampleAges([0, 1])
-    for _ in range(2):
-        with torch.inference_mode():
-            ages.observe(torch.tensor([0, 1]), torch.tensor([True, False]))
-            ages.advance()
-        ages.observe([0, 1], [True, False])
-        ages.advance()
-    logits = torch.zeros(2, 2, requires_grad=True)
-    aol.weighted_mean(aol.softmax_loss(logits, torch.tensor([0, 1])), ages.weight([0, 1])).backward()
-    assert ages.age.tolist() == [1, 5]

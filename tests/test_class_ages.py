@@ -222,19 +222,6 @@ def test_a_bad_threshold_is_named(threshold):
         aol.ClassAges(3, threshold=threshold)
 
 
-def test_ages_may_be_kept_inside_inference_mode():
-    ages = aol.ClassAges(2, threshold=1.0)
-    for _ in range(2):
-        with torch.inference_mode():
-            ages.observe(torch.tensor([0, 1]), torch.tensor([True, False]))
-            ages.advance()
-        ages.observe([0, 1], [True, False])
-        ages.advance()
-    logits = torch.zeros(2, 2, requires_grad=True)
-    aol.weighted_mean(aol.softmax_loss(logits, torch.tensor([0, 1])), ages.weight([0, 1])).backward()
-    assert ages.age.tolist() == [1, 5]
-
-
 @pytest.mark.parametrize("state", [aol.ClassAges(2), aol.ErrorRates(2)])
 @pytest.mark.parametrize("times", [-1, 2**62])
 def test_counts_that_are_negative_or_would_wrap_are_refused(state, times):

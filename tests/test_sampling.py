@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 import aol
+from tests.support.checks import through_a_file
 
 
 def aged(size: int = 12) -> aol.SampleAges:
@@ -26,13 +25,6 @@ def make(kind: str, size: int = 12, **more):
 
 
 every_kind = pytest.mark.parametrize("kind", ["shuffled", "age", "weighted"])
-
-
-def through_a_file(state):
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 @every_kind

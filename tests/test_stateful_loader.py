@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
-import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import aol
+from tests.support.checks import through_a_file
 
 BATCH, BATCHES = 3, 4
 SIZES = [11, 12]  # with a last batch that is not full, and with one that is
@@ -29,13 +27,6 @@ def make_loader(kind: str, size: int, workers: int, **more) -> StatefulDataLoade
 
 def indices(batch) -> list[int]:
     return batch[1].tolist()
-
-
-def through_a_file(state):
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 def run(loader) -> list[list[int]]:

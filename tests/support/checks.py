@@ -116,6 +116,16 @@ def check_a_state_shares_nothing(subject: Subject) -> None:
     assert view(subject, other) == before
 
 
+def check_inference_mode_leaves_no_trace(subject: Subject) -> None:
+    thing = worked(subject, 2)
+    with torch.inference_mode():
+        for number in range(2, 5):
+            subject.work(thing, number)
+    buffers = thing.buffers() if isinstance(thing, torch.nn.Module) else ()
+    assert not any(buffer.is_inference() for buffer in buffers)  # which no gradient could use
+    assert_go_on_alike(subject, thing, worked(subject))
+
+
 def check_what_comes_out_is_a_copy(subject: Subject) -> None:
     thing = worked(subject)
     before = view(subject, thing)
