@@ -100,6 +100,33 @@ def test_captured_steps_equal_plain_ones(scenario: str, signal: str, monkeypatch
     assert torch.equal(first, second)
 
 
+SEEN: dict[str, list[Value]] = {
+    "margin": ["counts-seen", "probability-seen"], "weighting": ["none", "aol-seen"], "mixup": [0.0, 1.0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("varied", [SEEN, {"retrain": [1], "mixup": [0.0, 1.0]}], ids=["losses", "the head alone"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_captured_losses_that_learn_and_mixtures_equal_plain_ones(
+    varied: dict[str, list[Value]], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common: dict[str, Value] = {"precision": precision, "lr": 0.01}
+    captured = run(OfflineLoop, common, **varied)
+    monkeypatch.setattr(Captured, "__call__", lambda self: self._work())
+    plain = run(OfflineLoop, common, **varied)
+    assert bool(captured.history.epoch("train_loss").isfinite().all())
+    torch.testing.assert_close(
+        captured.history.epoch("train_loss"), plain.history.epoch("train_loss"), rtol=2e-2, atol=2e-2
+    )
+    if varied is SEEN:
+        assert captured.step_losses is not None
+        assert plain.step_losses is not None
+        torch.testing.assert_close(captured.step_losses.counts, plain.step_losses.counts)  # each label once
+        assert torch.equal(captured.step_losses.steps, plain.step_losses.steps)
+        here, there = (loop.history.by_class("offset") for loop in (captured, plain))
+        torch.testing.assert_close(here, there, rtol=0.05, atol=0.05)
+
+
 def test_a_run_learns_alone_as_it_does_among_others() -> None:
     common: dict[str, Value] = {"epochs": 2, "lr": 0.01}
     many = run(OfflineLoop, common, weighting=["none", "aol"], seed=[0, 1, 2])
