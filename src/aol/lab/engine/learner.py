@@ -241,6 +241,7 @@ class Learner:
     def tensors(self) -> Iterator[Tensor]:
         """Yield every tensor that a step changes."""
         yield from self.net.state_dict().values()
+        yield from () if self.offset is None else (self.offset,)
         for state in self._optimiser.state.values():
             yield from (value for value in state.values() if isinstance(value, Tensor))
         yield from (group["lr"] for group in self._optimiser.param_groups)

@@ -76,7 +76,8 @@ class Loop(ABC):
         self.margins = RunMargins(runs, self.num_classes, self.labels if come_back else None, device)
         losses = StepLosses(runs, self.num_classes, device)
         self.step_losses = losses if losses.any else None
-        self._has_offsets = self.margins.any or losses.offsets_any
+        if self.margins.any or losses.offsets_any:
+            self.learner.offset = torch.zeros(len(runs), self.num_classes, device=device)
         self._train_pass: TrainPass | None = None
         self._clean_pass: CleanPass | None = None  # over what was trained on
         self._held_out_pass = self._pass_over(self._validation, self.held_out)
@@ -128,7 +129,7 @@ class Loop(ABC):
         self.work = 0
         self._finite = torch.ones(len(self.runs), dtype=torch.bool, device=self.device)
         trained, by_class = self._learn()
-        if self._has_offsets:
+        if self.learner.offset is not None:
             by_class["offset"] = self._used_offset
         if self.step_losses is not None:
             by_class["weight"] = by_class["weight"] * self.step_losses.class_weight()
@@ -168,9 +169,9 @@ class Loop(ABC):
 
     def train_pass(self, position: Tensor, weight: Tensor, counts: Tensor) -> Trained:
         """Train on the samples at `position [R, m]` of the pool, in that order; `counts` of their classes."""
-        s, begin = self.settings, self.settings.epochs - self.settings.retrain
-        if self.epoch >= begin and not self.learner.retrains:
-            self.learner.retrain(begins=self.epoch == begin)
+        s = self.settings
+        if s.retrain and self.epoch >= s.epochs - s.retrain and not self.learner.retrains:
+            self.learner.retrain(begins=self.epoch == s.epochs - s.retrain)
             self._train_pass = None  # another step
         if self._train_pass is None:
             observes = s.signal == "train" or self.margins.in_training
@@ -299,15 +300,11 @@ class Loop(ABC):
         yield from self.error_rates.pending()
         yield from self.ages.pending()
         yield from self.margins.pending()
-        yield from () if self.learner.offset is None else (self.learner.offset,)
 
     def _set_offsets(self, counts: Tensor) -> None:
         """Set the offsets of the logits for the coming training steps."""
-        if self._has_offsets:
-            offsets = self.margins.offsets(counts)
-            if self.learner.offset is None:
-                self.learner.offset = torch.zeros_like(offsets)
-            self.learner.offset.copy_(offsets)
+        if self.learner.offset is not None:
+            self.learner.offset.copy_(self.margins.offsets(counts))
 
     def _test_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
         """Return readings on the test set and the held-out samples; add those by class."""
