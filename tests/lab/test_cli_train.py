@@ -175,7 +175,7 @@ def test_a_folder_called_latest_is_left_alone(folder: Path) -> None:
         (["train", "--resume", "--fresh", "--out", "runs"], "--resume and --fresh contradict"),
         (["train", "--resume"], "runs/latest"),
         (["train", "--net", "resnet34"], "resnet34"),
-        (["train", "--data", "file"], "no folder or data set 'file'"),
+        (["train", "--data", "file"], "file is a file"),
     ],
 )
 def test_wrong_words_leave_no_folder(
