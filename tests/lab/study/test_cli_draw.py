@@ -129,6 +129,6 @@ def test_without_matplotlib_it_is_said_how_to_install_it(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert _draw(tmp_path, study) == 1
-    assert "drawing figures needs matplotlib, which is not installed: pip install '.[report]'" in _refused(
+    assert "drawing figures needs matplotlib, which is not installed: pip install '.[lab]'" in _refused(
         capsys, tmp_path
     )

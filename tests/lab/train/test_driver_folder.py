@@ -165,8 +165,3 @@ def test_resuming_connects_to_no_address_and_deletes_nothing_that_a_folder_names
     path.write_text(json.dumps(request))
     assert said("resume", str(tmp_path)) == (0, "")
     assert record.read_bytes() == whole
-    request["options"] |= {"together": "2"}
-    path.write_text(json.dumps(request))
-    status, err = said("resume", str(tmp_path))
-    assert (status, err.count("\n")) == (2, 1)
-    assert "request.json: options, together" in err
