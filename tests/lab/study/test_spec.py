@@ -204,6 +204,15 @@ def test_a_study_says_which_methods_get_a_verdict() -> None:
         replace(study, claims=("margin",))
 
 
+def test_a_method_and_its_baseline_are_listed_together_seed_by_seed() -> None:
+    study = load("losses")
+    runs = study.cell_runs(study.cells_list()[0])
+    by_seed = [(seed, [run.method for run in own]) for seed, own in itertools.groupby(runs, lambda run: run.seed)]
+    assert [seed for seed, _ in by_seed] == list(study.seeds)
+    assert {len(methods) for _, methods in by_seed} == {len(study.methods)}
+    assert all(methods[0] == "none" for _, methods in by_seed)
+
+
 def test_cells_that_lack_the_fewest_runs_come_first() -> None:
     study = load("fixed-rho-period-10")
     cells = study.cells_list()

@@ -124,18 +124,21 @@ class Study:
             place = " ".join(f"{name}={word(value)}" for name, value in {**cell, **variant}.items())
             raise WrongSettingsError(f"{self.name}, method {method.name}, {place}: {error}") from error
 
-    def runs(self, cell: Cell, method: Method, seeds: Sequence[int] | None = None) -> list[Settings]:
+    def runs(self, cell: Cell, method: Method, seeds: Sequence[int] = ()) -> list[Settings]:
         """Return a method's runs in a cell: setting after setting, each with all seeds (by default the study's)."""
-        wanted = self.seeds if seeds is None else seeds
+        wanted = seeds or self.seeds
         return [self.run(cell, method, variant, seed) for variant in method.variants() for seed in wanted]
 
     def cell_runs(self, cell: Cell) -> list[Settings]:
-        """Return every run of a cell, those with the baseline's additional seeds included."""
+        """Return every run of a cell, those with the baseline's additional seeds included: seed after seed.
+
+        So a method and its baseline are trained together even where not all runs of a cell fit into one group.
+        """
+        seeds = (*self.seeds, *self.extra_seeds)
         runs: list[Settings] = []
         for method in self.methods:
-            more = self.extra_seeds if method.name == self.baseline else ()
-            runs += [*self.runs(cell, method), *self.runs(cell, method, more)]
-        return runs
+            runs += self.runs(cell, method, seeds if method.name == self.baseline else self.seeds)
+        return sorted(runs, key=lambda run: seeds.index(run.seed))
 
     def all_runs(self) -> list[Settings]:
         """Return every run of the study once, cell after cell."""
