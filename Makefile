@@ -28,8 +28,8 @@ $(BIN)/.docs-ready: $(BIN)/.ready
 	$(INSTALL) --editable '.[docs]'
 	touch $@
 
-demo: $(BIN)/.lab-ready  ## the main job: long-tailed digits, plain, AoL, logit adjustment and margins, five seeds, one table
-	$(BIN)/aol train --weighting none,aol --margin none,counts,probability --seed 0-4 --out runs/demo --fresh
+demo: $(BIN)/.lab-ready  ## the main job: long-tailed digits, plain, AoL, logit adjustment and both, five seeds, one table
+	$(BIN)/aol train --weighting none,aol --margin none,counts-seen --seed 0-4 --out runs/demo --fresh
 
 test: $(BIN)/.ready  ## all tests and doctests, on two cores
 	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal

@@ -21,7 +21,7 @@ from xml.sax.saxutils import escape
 
 import pyte
 
-COMMAND = "aol train --margin none,counts,probability --seed 0-4"
+COMMAND = "aol train --margin none,counts,counts-seen --seed 0-4"
 COLUMNS, ROWS = 116, 20
 FASTER = 5.0  # times as fast as it was
 EVERY, LINE, TABLE, END = 0.4, 0.05, 2.0, 4.0  # seconds of the animation: a frame, a line, the end of a table, the last

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from aol import cli
 
-TAIL = "train --data digits --imbalance 50 --margin none,counts,probability --seed 0-2 --epochs 40 --keep-samples"
+TAIL = "train --data digits --imbalance 50 --margin none,counts,counts-seen --seed 0-2 --epochs 40 --keep-samples"
 NOISE = "train --data digits --imbalance none --noise 0.05 --epochs 20 --keep-samples"
 HERE = Path(__file__).parent
 # The file, the runs it is of, the colours, the section it begins with, and its height in pixels.
@@ -26,7 +26,7 @@ PICTURES = (
 )
 HERO = """<body style="margin:0;background:#fff;font:21px system-ui,sans-serif;color:#1b1f24">
 <div style="display:flex;gap:36px;padding:24px;width:1552px">
-<div style="width:500px">{plain}{margins}</div><div style="width:1016px">{report}</div></div>"""
+<div style="width:500px">{plain}{adjusted}</div><div style="width:1016px">{report}</div></div>"""
 FIGURE = """<figure style="margin:0 0 10px"><figcaption style="padding:0 0 12px 2px"><b>{bold}</b>{rest}</figcaption>
 <img src="data:image/png;base64,{data}" style="width:100%;{style}"></figure>"""
 FRAME = "border:1px solid #c9d1d9;border-radius:10px;box-shadow:0 4px 18px #0002"
@@ -70,8 +70,10 @@ def hero(browser: Browser, figures: Path, report: Path) -> bytes:
     page.set_content(
         HERO.format(
             plain=figure((figures / "heatmap-none.png").read_bytes(), "Age", " of each class, plain training"),
-            margins=figure(
-                (figures / "heatmap-margin-probability-k-0.1-tau-1.png").read_bytes(), "Age", " with margins, no counts"
+            adjusted=figure(
+                (figures / "heatmap-logit-adjustment-by-labels-seen-tau-1.png").read_bytes(),
+                "Age",
+                " with logit adjustment",
             ),
             report=figure(shot(opened(browser, report, "light", 980, 2), "answer", 664), "aol report", style=FRAME),
         )

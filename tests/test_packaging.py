@@ -93,7 +93,7 @@ def test_the_installed_wheel_runs_the_command_of_the_demo(tmp_path, monkeypatch)
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(site))
-    assert len(list((tmp_path / "runs" / "demo" / "runs").glob("*/run.json"))) == 6
+    assert len(list((tmp_path / "runs" / "demo" / "runs").glob("*/run.json"))) == 4
 
 
 def test_the_tests_of_the_source_archive_are_collected(tmp_path, monkeypatch):
