@@ -5,10 +5,9 @@ import torch
 from torch import Tensor
 
 from aol import _seeds
-from aol.lab.engine.loop import Loop
 from aol.lab.engine.samples import orders
 from aol.metrics import accuracy_by_class, cohen_kappa, g_mean
-from tests.lab.engine.test_offline import close, same_story
+from tests.lab.engine.test_offline import close, same_story, tell
 from tests.support.naive_training import Naive
 from tests.support.tiny_runs import make_loop, stream_settings, tiny_pair
 
@@ -30,14 +29,6 @@ KINDS = [
     {"margin": "error", "gain": 0.3},
     {"margin": "probability", "gain": 0.3},
 ]
-
-
-def tell(loop: Loop) -> list[Tensor]:
-    ages = []
-    while not loop.done:
-        loop.run_epoch()
-        ages.append(loop.ages.age.clone())  # type: ignore[attr-defined]
-    return ages
 
 
 @pytest.mark.parametrize("stream", ["access", "shifting"])
