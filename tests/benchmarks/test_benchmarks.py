@@ -6,6 +6,7 @@ import importlib
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -56,19 +57,40 @@ def test_networks_as_one_are_timed_beside_the_plain_loop(tmp_path: Path, capsys:
     assert "times as fast" in capsys.readouterr().out
 
 
-def test_losses_are_timed_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def table_of_clusters(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return 6 classes of 100 samples, as a table of KEEL."""
+    generator = np.random.default_rng(0)
+    labels = np.arange(6).repeat(100)
+    return generator.standard_normal((6, 8))[labels] + 1.2 * generator.standard_normal((600, 8)), labels
+
+
+def test_losses_are_timed_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     losses = importlib.import_module("losses")
-    monkeypatch.setattr(losses, "PERIODS", 2)
-    monkeypatch.setattr(losses, "MOVES_EVERY", 640)
-    monkeypatch.setattr(losses, "mixtures", losses.digits)
-    for methods in (losses.OFFLINE, losses.STREAM):
-        monkeypatch.setattr(
-            losses, "OFFLINE" if methods is losses.OFFLINE else "STREAM", dict(list(methods.items())[:2])
-        )
+    monkeypatch.setattr(losses, "keel", table_of_clusters)
+    monkeypatch.setattr(losses, "STEPS", 40)
+    monkeypatch.setattr(losses, "PERIOD", 10)
     out = tmp_path / "losses.json"
-    assert losses.main(["--seeds", "1", "--repeats", "2", "--out", str(out)]) == 0
+    words = ["--seeds", "2", "--repeats", "2", "--out", str(out)]
+    assert losses.main([*words, "--only", "letter, imbalance 100", "memory", "cost"]) == 0
+    assert losses.main([*words, "--only", "stream of letters"]) == 0
     record = json.loads(out.read_text())
-    digits = record["offline"]["digits, 30 epochs"]
-    assert digits["`LogitAdjustedLoss`, known counts"][0] > digits["cross-entropy"][0] + 3
-    assert record["cost"]["10"]["cross-entropy"] > 0
+    cases = {(case["set"], case["method"]): case for case in record["cases"]}
+    assert len(cases) == 2 * len(losses.METHODS) + 1 + len(losses.MEMORIES)
+    assert all(0 <= value <= 1 for case in cases.values() for name in losses.MEASURES for value in case[name])
+    plain, known, counted = (cases["letter, imbalance 100", losses.METHODS[i]]["balanced"] for i in (0, 2, 3))
+    assert min(known) > max(plain)
+    assert counted == pytest.approx(known, abs=0.05)
+    assert record["cost"]["10"]["cross-entropy"][0] > 0
+    assert "counted minus known" in capsys.readouterr().out
+
+
+def test_the_tables_of_the_losses_are_those_of_their_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    losses = importlib.import_module("losses")
+    record = json.loads((BENCHMARKS / "results" / "losses.json").read_text())
+    page = (BENCHMARKS.parent / "docs" / "how-to" / "losses.md").read_text()
+    for table in (losses.costs, losses.gains, losses.counted):
+        assert table(record) in page

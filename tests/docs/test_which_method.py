@@ -1,4 +1,4 @@
-"""The decision page: every figure on it stands in a study that its section links to."""
+"""The decision page, and that of hidden minorities: every figure stands in a study that its section links to."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import pytest
 
 from tests.support.doc_pages import ROOT
 
-PAGE = (ROOT / "docs" / "which-method.md").read_text(encoding="utf-8")
-SECTIONS = {text.partition("\n")[0]: text for text in PAGE.split("\n## ")[1:]}
-STUDY = re.compile(r"\((results[\w-]*\.md)#([\w-]+)\)")
+PAGES = [
+    (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("which-method.md", "how-to/hidden-minorities.md")
+]
+SECTIONS = {text.partition("\n")[0]: text for page in PAGES for text in page.split("\n## ")[1:]}
+STUDY = re.compile(r"\((?:\.\./)?(results[\w-]*\.md)#([\w-]+)\)")
 GAIN = re.compile(r"[+−]\d+\.\d+(?: \([^)]*\))?")
 PERCENT = re.compile(r"(?<=\| )\d+\.\d(?= )")
 
