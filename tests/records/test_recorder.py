@@ -287,7 +287,7 @@ def test_wrong_arguments_are_named_and_nothing_is_written(what: str, tmp_path: P
 
 def test_wrong_answers_and_figures_are_named_and_change_nothing(tmp_path: Path) -> None:
     ages = aol.SampleAges(LABELS, num_classes=4)
-    recorder = aol.Recorder(tmp_path, ages)
+    recorder = aol.Recorder(tmp_path, ages, test_size=5)
     with pytest.raises(ValueError, match=r"logits must be floating point of the shape \[2, 4\], not"):
         recorder.observe([0, 1], torch.zeros(2, 3))
     with pytest.raises(ValueError, match=r"logits must be floating point"):
@@ -296,6 +296,10 @@ def test_wrong_answers_and_figures_are_named_and_change_nothing(tmp_path: Path) 
         recorder.observe([30], torch.zeros(1, 4))
     with pytest.raises(IndexError, match="label must lie in 0 to 3"):
         recorder.test([4], torch.zeros(1, 4))
+    with pytest.raises(IndexError, match="index must lie in 0 to 4"):
+        recorder.test([0], torch.zeros(1, 4), [5])
+    with pytest.raises(ValueError, match=r"index must have the shape \[2\] of label, not \[1\]"):
+        recorder.test([0, 1], torch.zeros(2, 4), [0])
     ages.observe(torch.arange(30), torch.ones(30, dtype=torch.bool))
     ages.advance()
     with pytest.raises(ValueError, match=r"accuracy must be one number, or 4, one a class, not of the shape \[3\]"):
@@ -312,6 +316,7 @@ def test_wrong_answers_and_figures_are_named_and_change_nothing(tmp_path: Path) 
     recorder.advance(accuracy=0.5, loss=1e305)
     assert read_run(tmp_path).curves["accuracy"].tolist() == [0.5]
     assert np.isnan(read_run(tmp_path).curves["loss"]).all()
+    assert "test_accuracy" not in read_run(tmp_path).curves
 
 
 def test_texts_and_rows_of_samples_are_kept_and_shown_on_the_page(tmp_path: Path) -> None:

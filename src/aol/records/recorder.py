@@ -129,9 +129,8 @@ class Recorder:
         if command is None and sys.argv and sys.argv[0].endswith(".py"):
             command = shlex.join([Path(sys.executable).name, *sys.argv])
         size = _check.whole("test_size", test_size or 0, 0)
-        self._tested = torch.zeros(
-            (size, 5), device=ages.device
-        )  # of an epoch: label, answer, probabilities; 1 if seen
+        # Of an epoch: label, answer, the probabilities of both, and 1 if seen.
+        self._tested = torch.zeros((size, 5), device=ages.device)
         self._test_image, self._test_describe = _reader(test_images), test_describe
         self._history: SampleHistory | None = None
         self._image: Any = None
@@ -217,10 +216,13 @@ class Recorder:
         """
         label = self._label("label", label)
         answers = self._answers(logits, label)
-        self._test.add(answers, label[None])
         if index is not None:
             place = _check.integers("index", index, device=self.ages.device)
+            if place.shape != label.shape:
+                raise ValueError(f"index must have the shape {list(label.shape)} of label, not {list(place.shape)}.")
             _check.within("index", place.cpu(), len(self._tested), "test samples of this recorder (test_size)")
+        self._test.add(answers, label[None])
+        if index is not None:
             prediction, confidence, top, _ = answer(answers[0], label)
             self._tested[place] = torch.stack((label, prediction, confidence, top, torch.ones_like(top)), 1)
 
