@@ -36,7 +36,7 @@ def test_a_cnn_is_read_as_a_stem_and_two_units_without_shortcut() -> None:
 class _Other(CNN):
     """A CNN whose forward pass may be another."""
 
-    entry = "conv1"
+    channelwise_entry = "conv1"
 
 
 @pytest.mark.parametrize(

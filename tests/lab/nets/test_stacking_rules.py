@@ -83,12 +83,22 @@ class Unmarked(nn.Sequential):
 
 
 class WithParameter(nn.Module):
-    entry = None
+    channelwise_entry = None
 
     def __init__(self) -> None:
         super().__init__()
         self.conv = nn.Conv2d(1, 2, 1)
         self.scale = nn.Parameter(torch.ones(2))
+
+
+class WithEntry(nn.Module):
+    """A user's network: a name that it has by chance says nothing of its forward pass."""
+
+    entry = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, 1)
 
 
 def tied() -> nn.Module:
@@ -103,6 +113,7 @@ def tied() -> nn.Module:
         (nn.Sequential(nn.Dropout()), "module '0' is a Dropout"),
         (nn.Sequential(nn.Sequential(Unmarked(nn.ReLU()))), "module '0.0' is a Unmarked"),
         (WithParameter(), "the network is a WithParameter"),
+        (WithEntry(), "the network is a WithEntry"),
         (nn.Sequential(nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular")), "module '0' is a Conv2d"),
         (nn.Sequential(nn.BatchNorm2d(2, momentum=None)), "module '0' is a BatchNorm2d"),
         (nn.Sequential(nn.Flatten(2)), "module '0' is a Flatten"),

@@ -20,7 +20,7 @@ class CNN(Network):
     (torch.Size([2, 10]), 24058)
     """
 
-    entry = "conv1"
+    channelwise_entry = "conv1"
 
     def __init__(self, num_classes: int, in_channels: int = 1, *, width: int = 16) -> None:
         super().__init__()

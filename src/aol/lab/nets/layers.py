@@ -46,14 +46,15 @@ class Head(nn.Linear):
 def is_channelwise(module: nn.Module) -> bool:
     """Whether the class of a module, not a parent of it, says that its forward pass treats all channels alike.
 
-    It says so by `entry` in its own body: the child that alone receives the input, if there is one, or None. Such a
-    forward pass may call children, add or multiply maps, apply element-wise functions, average over places and flatten
-    all but the batch. It must not read, pad, split, join or mix channels: those belong in a child of their own.
+    It says so by `channelwise_entry` in its own body: the child that alone receives the input, if there is one, or
+    None. Such a forward pass may call children, add or multiply maps, apply element-wise functions, average over places
+    and flatten all but the batch. It must not read, pad, split, join or mix channels: those belong in a child of their
+    own.
 
     >>> is_channelwise(nn.Sequential()), is_channelwise(nn.Transformer())
     (True, False)
     """
-    return type(module) is nn.Sequential or "entry" in vars(type(module))
+    return type(module) is nn.Sequential or "channelwise_entry" in vars(type(module))
 
 
 def entry_of(module: nn.Module) -> nn.Module:
@@ -62,7 +63,7 @@ def entry_of(module: nn.Module) -> nn.Module:
     >>> entry_of(nn.Sequential(nn.Sequential(nn.ReLU()), nn.Flatten()))
     ReLU()
     """
-    name = "0" if type(module) is nn.Sequential else vars(type(module)).get("entry")
+    name = "0" if type(module) is nn.Sequential else vars(type(module)).get("channelwise_entry")
     children = dict(module.named_children())
     return entry_of(children[name]) if name in children else module
 

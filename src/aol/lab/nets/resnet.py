@@ -40,7 +40,7 @@ class BasicBlock(nn.Module):
     torch.Size([1, 32, 4, 4])
     """
 
-    entry = None
+    channelwise_entry = None
 
     def __init__(self, in_channels: int, out_channels: int, stride: int, shortcut: nn.Module) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class ResNet(Network):
     torch.Size([2, 10])
     """
 
-    entry = "stem"
+    channelwise_entry = "stem"
 
     def __init__(
         self,
