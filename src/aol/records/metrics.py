@@ -40,8 +40,8 @@ MEASURES = {
 }
 # Measures of a stream, with curves of the same names: each batch is answered before the network is trained on it.
 STREAM_MEASURES = {
-    "prequential_g_mean": "geometric mean of the classes' accuracies on each step before training on it",
-    "prequential_kappa": "Cohen's kappa on each step before training on it",
+    "prequential_g_mean": "geometric mean of the classes' accuracies on each batch before training on it",
+    "prequential_kappa": "Cohen's kappa on each batch before training on it",
 }
 ALL_MEASURES = MEASURES | STREAM_MEASURES
 # Figures of a study: a measure (None: accuracy), and a part of its curve.

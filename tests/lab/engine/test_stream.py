@@ -114,6 +114,14 @@ def test_prequential_readings_are_those_of_the_answers_before_each_training_step
         close(loop.history.epoch("prequential_g_mean")[-1], g_mean(accuracy_by_class(label, answer, classes)).tolist())
 
 
+def test_runs_that_draw_or_mix_samples_have_no_prequential_readings() -> None:
+    runs = [{}, {"mixup": 1.0}, {"weighting": "cb", "mechanism": "resample"}]
+    loop = make_loop([stream_settings(memory="none", signal="before", **run) for run in runs])
+    loop.run_epoch()
+    for name in ("prequential_kappa", "prequential_g_mean"):
+        assert loop.history.epoch(name)[0].isnan().tolist() == [False, True, True]
+
+
 def test_the_order_of_classes_stays_for_a_period_and_the_subset_does_not() -> None:
     loop = make_loop([stream_settings(period=2, memory="none", epochs=4)])
     counts, subsets = [], []

@@ -142,8 +142,11 @@ class Loop(ABC):
         }
         if isinstance(self.ages, ClassAges):
             by_epoch["threshold"] = self.ages.threshold
-            by_epoch["prequential_g_mean"] = g_mean(trained.right / trained.count)
-            by_epoch["prequential_kappa"] = kappa_of_counts(trained.right, trained.count, trained.answered)
+            # Samples that are drawn by weight, or mixed, are not those of the stream.
+            other = self.weights.resampled[:, 0] | torch.tensor([run.mixup > 0 for run in self.runs]).to(self.device)
+            kappa = kappa_of_counts(trained.right, trained.count, trained.answered)
+            by_epoch["prequential_g_mean"] = g_mean(trained.right / trained.count).masked_fill(other, torch.nan)
+            by_epoch["prequential_kappa"] = kappa.masked_fill(other, torch.nan)
         if (self.epoch + 1) % self.settings.eval_every == 0 or self.epoch + 1 == self.settings.epochs:
             by_epoch |= self._test_readings(by_class)
         for row, finite in enumerate((trained.loss.isfinite() & self._finite).tolist()):
