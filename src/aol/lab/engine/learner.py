@@ -23,9 +23,8 @@ from aol.lab.settings import Settings
 from aol.losses import focal_loss, sigmoid_bias, softmax_loss, weighted_mean, with_offset
 
 Shape: TypeAlias = tuple[int, int, int]  # channels, height, width of images
-Mixed: TypeAlias = tuple[
-    Tensor, Tensor
-]  # of mixed images: their other labels [R, B], and the shares of the first [R, 1]
+# Of mixed images: their other labels [R, B], and the shares of the first [R, 1].
+Mixed: TypeAlias = tuple[Tensor, Tensor]
 
 
 class SingleRun(nn.Module):

@@ -51,15 +51,11 @@ class StepLosses(nn.Module):
         self._every = torch.tensor([runs[row].margin_steps or 1 for row in self._moving], device=device)[:, None]
         self._rho = column([runs[row].rho for row in self._ageing])
         number, moving, ageing = (torch.zeros(len(rows), num_classes, device=device) for rows in chosen)
-        zeros = {"counts": number, "offset": moving, "answered": torch.stack((ageing, ageing))}
-        three = {name: torch.stack((moving, moving, moving)) for name in ("state", "sums")}
-        ages = {"age": torch.ones_like(ageing, dtype=torch.int32), "ema": torch.full_like(ageing, torch.nan)}
-        for name, value in {
-            **zeros,
-            **three,
-            **ages,
-            "steps": torch.zeros((), dtype=torch.int64, device=device),
-        }.items():
+        buffers = {"counts": number, "offset": moving, "answered": torch.stack((ageing, ageing))}
+        buffers |= {name: torch.stack((moving, moving, moving)) for name in ("state", "sums")}
+        buffers |= {"age": torch.ones_like(ageing, dtype=torch.int32), "ema": torch.full_like(ageing, torch.nan)}
+        buffers["steps"] = torch.zeros((), dtype=torch.int64, device=device)
+        for name, value in buffers.items():
             self.register_buffer(name, value)
 
     @property

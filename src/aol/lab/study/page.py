@@ -145,10 +145,10 @@ def _zero_thresholds(results: StudyResults) -> dict[str, float]:
 def _is_committed_first(name: str, results: StudyResults) -> bool:
     """Return whether git shows that a study was committed before its runs: their commits hold its file as it is."""
     path, commits = path_of(name), {run.versions.get("commit") for run in results.runs.runs.values()}
-    if path is None or None in commits:
+    if path is None or not commits or None in commits:
         return False
     for commit in commits:
-        words = ["git", "-C", str(path.parent), "show", f"{commit}:./{path.name}"]
+        words = ["git", "-C", str(path.parent), "cat-file", "blob", f"{commit}:./{path.name}"]
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             if subprocess.run(words, capture_output=True, timeout=10, check=True).stdout == path.read_bytes():
                 continue
