@@ -12,7 +12,7 @@ import torch
 
 from aol.ages import SampleAges
 from aol.lab.engine.run_weights import RunWeights
-from aol.lab.methods import FROM_ANSWERS, WEIGHTINGS, Inputs, Weighting
+from aol.lab.methods import WEIGHTINGS, Inputs, Weighting
 from aol.lab.settings import Settings, WrongSettingsError
 from tests.support.tiny_runs import CPU
 
@@ -128,7 +128,6 @@ def test_the_registry_names_settings_that_exist_and_says_what_each_is() -> None:
     for name, weighting in WEIGHTINGS.items():
         assert set(weighting.settings) <= known, name
         assert weighting.help, name
-        assert weighting.needs_answers == (name in FROM_ANSWERS)
         of_training = name == "aol-seen"  # whose answers come with the training steps
         assert weighting.needs_answers == (("rho" in weighting.settings or weighting.remembers) and not of_training)
 

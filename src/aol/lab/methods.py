@@ -129,7 +129,6 @@ WEIGHTINGS = {
     "sample-loss": Weighting((), ("temper",), True, "last loss of each sample", sample_loss, True, needs_loss=True),
     "aol-seen": Weighting((), ("rho",), False, "age of learning by the answers in training, as aol.AgeWeightedLoss"),
 }
-FROM_ANSWERS = tuple(name for name, weighting in WEIGHTINGS.items() if weighting.needs_answers)
 
 
 @dataclass(frozen=True)

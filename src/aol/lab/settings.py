@@ -15,7 +15,6 @@ from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 from aol import _values as _check
-from aol.lab.methods import FROM_ANSWERS as FROM_ANSWERS
 from aol.lab.methods import MARGINS as MARGINS
 from aol.lab.methods import WEIGHTINGS as WEIGHTINGS
 from aol.lab.nets.registry import is_external, names
