@@ -362,12 +362,12 @@ def by_problem(record: Record) -> dict[str, dict[str, Record]]:
 
 
 def gain(now: list[float], before: list[float]) -> str:
-    """Return a mean difference in points, with Student's interval of 95 %."""
+    """Return a mean difference in points, and half of Student's interval of 95 %."""
     of_seeds = 100 * (np.asarray(now) - np.asarray(before))
     mean, error = of_seeds.mean(), of_seeds.std(ddof=1) / len(of_seeds) ** 0.5
     low, high = Gain(mean, len(of_seeds), None, error).interval or (mean, mean)
-    mean, low, high = (round(value, 1) + 0.0 for value in (mean, low, high))  # no -0.0
-    return f"{mean:+.1f} ({low:+.1f}, {high:+.1f})".replace("-", "−")
+    mean = round(mean, 1) + 0.0  # no -0.0
+    return f"{mean:+.1f} ± {(high - low) / 2:.1f}".replace("-", "−").replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def main(words: list[str] | None = None) -> int:
