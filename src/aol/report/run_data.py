@@ -12,7 +12,7 @@ import numpy as np
 from aol._values import unlike
 from aol.records.record import DamagedRunError, Floats, Matrix, Run
 from aol.records.table import read_runs, told_apart
-from aol.report.samples import AnswersOnTest, Samples, samples_of, tested_of
+from aol.report.samples import AnswersOnTest, Samples, answers_on_test, samples_of
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def load(*paths: str | os.PathLike[str], damaged: Callable[[str], None] | None =
 
 
 def _with_samples(folder: Path, run: Run) -> RunData:
-    samples, tested = samples_of(folder, run), tested_of(folder, run)
+    samples, tested = samples_of(folder, run), answers_on_test(folder, run)
     # The two files of a run that is being trained, or was resumed, may be some epochs apart.
     if samples is not None and len(run.epochs) != len(samples.answers):
         epochs = min(len(run.epochs), len(samples.answers))

@@ -144,7 +144,7 @@ def confusion_matrix(
     return chosen.tolist(), counts.fillna(0).to_numpy(np.int64).tolist()
 
 
-def tested_of(folder: Path, run: Run) -> AnswersOnTest | None:
+def answers_on_test(folder: Path, run: Run) -> AnswersOnTest | None:
     """Return the last answers to test samples; None where they were not kept."""
     answers = read_tested(folder / TEST, run.id)
     if answers is None:
