@@ -147,6 +147,20 @@ def test_another_index_is_ignored_as_well(make) -> None:
     assert state(ours) == state(wanted)
 
 
+@every_loss
+def test_labels_may_be_bytes_as_for_cross_entropy(make) -> None:
+    ours, wanted = make(), make()
+    for step in range(3):
+        logits, target = batch(step, size=C)  # as many as classes: a mask of them would fit
+        torch.testing.assert_close(ours(logits, target.to(torch.uint8)), wanted(logits, target))
+    assert state(ours) == state(wanted)
+
+
+@pytest.mark.parametrize("make", [aol.LogitAdjustedLoss, aol.MarginLoss, aol.AgeWeightedLoss])
+def test_the_number_of_classes_may_be_a_numpy_integer(make) -> None:
+    assert type(make(np.array([0, 3]).max() + 1).num_classes) is int
+
+
 @every_learning_loss
 def test_evaluation_of_the_model_does_not_reach_the_criterion(make) -> None:
     model, criterion = nn.Linear(3, C), make()
@@ -653,6 +667,8 @@ def test_a_plain_loop_with_the_loss_trains_the_network_of_the_lab(given) -> None
     ("call", "word"),
     [
         (lambda: aol.LogitAdjustedLoss(0), "num_classes"),
+        (lambda: aol.LogitAdjustedLoss(4.0), "num_classes"),
+        (lambda: aol.LogitAdjustedLoss(True), "num_classes"),
         (lambda: aol.LogitAdjustedLoss(C, tau=-1), "tau"),
         (lambda: aol.LogitAdjustedLoss(C, memory=0), "memory"),
         (lambda: aol.LogitAdjustedLoss(C, counts=[1] * C, memory=9), "memory"),

@@ -3,7 +3,8 @@
 All follow `torch.nn.CrossEntropyLoss`: logits `[C]`, `[B, C]` or `[B, C, ...]`; indices of the other dimensions, or
 soft targets in the shape of the logits (mixup); `ignore_index`, `label_smoothing`, `reduction`. In training mode with
 gradients enabled they adjust the loss and learn from the batch. In `criterion.eval()` or `torch.no_grad()` they are
-plain cross-entropy and learn nothing; `model.eval()` does not reach a criterion.
+plain cross-entropy and learn nothing; `model.eval()` does not reach a criterion. `torch.utils.checkpoint` must not
+contain one: it would call it twice for a batch.
 
 What they learn is in buffers: in `state_dict()`, float32 after `.half()`, moved to the device of the logits at first
 use. Processes of `torch.distributed` must call equally often, with batches of any size: a training call adds C numbers
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 import torch
 import torch.distributed as dist
@@ -139,7 +140,7 @@ def _rows(value: Tensor) -> Tensor:
 
 def _labels(target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
     """Return class indices `[n]`, 0 where ignored, and whether each counts, 1.0 or 0.0."""
-    label = target.reshape(-1)
+    label = target.reshape(-1).long()  # cross-entropy takes bytes, too, which as an index would be a mask
     kept = label != ignore_index
     return torch.where(kept, label, 0), kept.float()
 
@@ -188,9 +189,10 @@ class _Criterion(KeepsTypes):
         self, num_classes: int, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean"
     ) -> None:
         super().__init__()
-        _require(isinstance(num_classes, int) and num_classes >= 1, "num_classes must be 1 or more", num_classes)
+        whole = isinstance(num_classes, SupportsIndex) and not isinstance(num_classes, bool)  # also of NumPy
+        _require(whole and num_classes >= 1, "num_classes must be a whole number of 1 or more", num_classes)
         _require(reduction in ("mean", "sum", "none"), "reduction must be 'mean', 'sum' or 'none'", reduction)
-        self.num_classes, self.ignore_index = num_classes, ignore_index
+        self.num_classes, self.ignore_index = int(num_classes), ignore_index
         self.label_smoothing, self.reduction = label_smoothing, reduction
 
     def _add(self, **buffers: Tensor) -> None:
@@ -436,7 +438,7 @@ class AgeWeightedLoss(_Criterion):
             if target.is_floating_point():
                 return (_rows(target).float() * weight).sum(1).view(shape)
             weight = weight[_labels(target, self.ignore_index)[0]].view(shape)
-        return weight if target.is_floating_point() else weight * (target != self.ignore_index)
+        return weight if target.is_floating_point() else weight * (target.long() != self.ignore_index)
 
     def _observe(self, logits: Tensor, target: Tensor) -> None:
         """Count right answers of each class; once `every` labels have come, classes grow older, or young again."""
