@@ -201,7 +201,7 @@ def head_middle_tail(accuracy: _check.Numbers, counts: _check.Numbers) -> Tensor
 def class_metrics(
     accuracy: _check.Numbers, *, precision: _check.Numbers | None = None, counts: _check.Numbers | None = None
 ) -> dict[str, Tensor]:
-    """Return all metrics of this module by name, `float64 [...]` each.
+    """Return the metrics of `NAMES` by name, `float64 [...]` each.
 
     Without `precision [..., C]` there is no `macro_f1`; without the training samples of each class, `counts [C]`, no
     `head_accuracy`, `middle_accuracy` and `tail_accuracy`.
