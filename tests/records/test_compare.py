@@ -29,6 +29,14 @@ def test_conditions_are_told_apart_and_compared_within() -> None:
     assert [row.gain and row.gain.mean for row in rows] == [None, pytest.approx(0.1), None, pytest.approx(-0.1)]
 
 
+def test_training_the_head_alone_is_compared_with_the_epochs_before() -> None:
+    given: list[dict[str, int]] = [{"epochs": 200}, {"epochs": 220, "retrain": 20}, {"epochs": 220}]
+    rows = compare([made_up(Settings(**own), 0.0) for own in given], [0.5, 0.6, 0.9])  # type: ignore[arg-type]
+    assert {row.method: row.gain.mean for row in rows if row.gain} == {
+        "over-smoothing (20 epochs, 0.98)": pytest.approx(0.1)
+    }
+
+
 def test_runs_of_a_users_own_loop_have_no_baseline() -> None:
     run = made_up(Settings(), 0.0)
     own = Run(**{**vars(run), "method": "mine", "seed": None, "settings": {"lr": 3}, "baseline": None})

@@ -216,7 +216,7 @@ class Settings:
         if self.schedule == "fixed":
             canonical["warmup"] = 0.0
         elif self.warmup is None:
-            canonical["warmup"] = self.epochs / 40
+            canonical["warmup"] = (self.epochs - self.retrain) / 40
         if self.margin == "probability-seen" and self.margin_steps is None:
             canonical["margin_steps"] = 10
         if self.divide_by == "auto":  # as in the paper's released code

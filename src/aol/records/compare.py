@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -45,16 +45,18 @@ def compare(runs: Sequence[Run], figures: Sequence[float], measures: pd.DataFram
     """Return a row a method, the baseline first: what its runs have of a figure, and of other measures, a column each.
 
     The baseline is the run without weighting and margin, with the same conditions, loss and seed; among runs of a loop
-    of one's own, the one that is called none, plain or baseline. A run without the figure is left out.
+    of one's own, the one that is called none, plain or baseline. A run without the figure is left out. A run that
+    trains its head alone in the end is compared with one of as many epochs as it had before.
     """
     trained = ["weighting" in run.settings for run in runs]  # by `aol train`, not by a loop of one's own
-    names = differing_settings([run for run, own in zip(runs, trained, strict=True) if own], but=METHOD_SETTINGS)
+    before = [_before_head(run) for run in runs]
+    names = differing_settings([run for run, own in zip(before, trained, strict=True) if own], but=METHOD_SETTINGS)
     plain = next((run.method for run in runs if run.method.lower() in BASELINES), None)
     table = pd.DataFrame(
         {
             "conditions": [
                 " ".join(f"{name}={run.settings.get(name)}" for name in names) if own else ""
-                for run, own in zip(runs, trained, strict=True)
+                for run, own in zip(before, trained, strict=True)
             ],
             "method": [run.method for run in runs],
             "seed": pd.Series([run.seed for run in runs], dtype="Int64"),
@@ -82,6 +84,14 @@ def compare(runs: Sequence[Run], figures: Sequence[float], measures: pd.DataFram
     return sorted(
         rows, key=lambda row: (row.conditions, row.method != row.baseline and not row.method.startswith("none"))
     )
+
+
+def _before_head(run: Run) -> Run:
+    """Return a run with the number of its epochs before the head is trained alone."""
+    epochs, alone = run.settings.get("epochs"), run.settings.get("retrain")
+    if not (isinstance(epochs, int) and isinstance(alone, int) and alone):
+        return run
+    return replace(run, settings={**run.settings, "epochs": epochs - alone})
 
 
 @dataclass(frozen=True)

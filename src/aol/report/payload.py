@@ -65,6 +65,7 @@ _UNUSED = (  # a setting of `aol train`, a value, and what has no meaning then
     ("weighting", "none", ("rho", "beta", "power", "temper", "level", "after", "factor", "fuse")),
     ("margin", "none", ("tau", "margin_memory", "gain", "margin_steps")),
     ("loss", "softmax", ("gamma",)),
+    ("retrain", 0, ("smoothing",)),
     ("nuisance", "none", ("conflicts",)),
 )  # fmt: skip
 
