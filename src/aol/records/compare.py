@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,6 +20,7 @@ from aol.stats import Gain, holm, paired_gain
 
 BASELINES = ("none", "plain", "baseline")  # what the baseline may be called in a loop of one's own
 LEVEL = 0.05  # of the error that any method is called better or worse
+_SAME, _ABOUT = 1e-4, 5e-3  # accuracy and balanced accuracy are the same, or about so, and only one of them is shown
 
 
 @dataclass(frozen=True)
@@ -183,11 +185,14 @@ def methods_of(frame: RunFrame) -> Methods:
     by_run = ends(frame[alike]).dropna(axis=1, how="all") if runs else pd.DataFrame()
     if "accuracy" not in by_run:
         return Methods()
-    balanced, measure = is_balanced(by_run), "accuracy"
+    apart, measure = _apart(by_run), "accuracy"
+    balanced = apart <= _SAME
     if balanced:
         by_run = by_run.drop(columns=["balanced_accuracy", "macro_f1"], errors="ignore")
     elif "balanced_accuracy" in by_run and by_run["balanced_accuracy"].notna().all():
         measure = "balanced_accuracy"
+        if apart <= _ABOUT:
+            by_run = by_run.drop(columns=["accuracy", "macro_f1"], errors="ignore")
     chosen = [run for run, own in zip(runs, alike, strict=True) if own]
     return Methods(compare(chosen, by_run.pop(measure).tolist(), by_run), measure.replace("_", " "), balanced)
 
@@ -248,12 +253,12 @@ def ends(frame: RunFrame) -> pd.DataFrame:
     return by_run if several else by_run.drop(columns="worst_tenth")
 
 
-def is_balanced(by_run: pd.DataFrame) -> bool:
-    """Return whether balanced accuracy is known, and is accuracy to the digits that are shown."""
+def _apart(by_run: pd.DataFrame) -> float:
+    """Return how far accuracy and balanced accuracy are apart in a run at most; infinity where one is unknown."""
     if "balanced_accuracy" not in by_run:
-        return False
-    apart = (by_run["balanced_accuracy"] - by_run["accuracy"]).abs()
-    return bool(apart.notna().any() and not apart.gt(1e-4).any())
+        return math.inf
+    apart = (by_run["balanced_accuracy"] - by_run["accuracy"]).abs().max()
+    return math.inf if math.isnan(apart) else float(apart)
 
 
 def at_end(method: RunFrame, measure: str = "accuracy") -> tuple[float, float]:
