@@ -96,7 +96,8 @@ def _unpack(row: Bytes, size: int) -> Truths:
 # prediction, and of the best class other than the label.
 ANSWER = ("prediction", "confidence", "top", "other")
 _MEANS = ("mean_confidence", "mean_other")
-# The most frequent wrong answer, and its lead: Boyer and Moore's vote, which needs no count for each class.
+# The class that more than half of the wrong answers named, if there is one, and its lead: Boyer and Moore's vote, which
+# needs no count for each class.
 VOTES = ("suggested", "lead")
 MEASURED = (*ANSWER, *_MEANS, "times", *VOTES)
 

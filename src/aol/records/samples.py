@@ -60,7 +60,7 @@ class SampleTable:
     mean_confidence: Reals  # `confidence`, mean over the epochs that saw it
     mean_other: Reals  # `other`, mean over the same epochs
     times: Shorts  # how many epochs these means are over
-    suggested: Shorts  # the most frequent wrong answer
+    suggested: Shorts  # the class that most wrong answers named, by vote (see `history.VOTES`)
     lead: Shorts  # of that answer, in the vote of all wrong ones
     answers: Answers  # right or wrong, at every epoch
 

@@ -16,10 +16,11 @@ from aol.report.samples import Samples
 def find_label_errors(source: Any) -> pd.DataFrame:
     """Return which labels are likely wrong: a row for each training sample, the most suspicious first.
 
-    Columns: `index` (the position in the data set, also the index of the frame), `label`, `suggested` (the most
-    frequent wrong answer; the label, if there was none), `score` (0 to 1) and `flagged` (whether the label is likely
-    wrong). So `errors.index[errors.flagged]` is what `cleanlab.filter.find_label_issues` returns with
-    `return_indices_ranked_by`. Takes memory for a few numbers a sample, whatever the number of classes.
+    Columns: `index` (the position in the data set, also the index of the frame), `label`, `suggested` (the class that
+    more than half of the wrong answers named, else one of these classes; the label, if no answer was wrong), `score` (0
+    to 1) and `flagged` (whether the label is likely wrong). So `errors.index[errors.flagged]` is what
+    `cleanlab.filter.find_label_issues` returns with `return_indices_ranked_by`. Takes memory for a few numbers a
+    sample, whatever the number of classes.
 
     Args:
         source: an `aol.Watch`, an `aol.Recorder` or a `WatchCallback`, during training or after it; or the folder of a

@@ -96,7 +96,7 @@ class Samples(SampleTable):
 
     @property
     def suggestion(self) -> Shorts:
-        """The most frequent wrong answer; the label, where there was none."""
+        """The class that most wrong answers named, by vote; the label, where no answer was wrong."""
         return np.where(self.suggested < 0, self.label, self.suggested).astype(np.int32)
 
     def confusion(self, num_classes: int) -> tuple[Ints, Floats]:
