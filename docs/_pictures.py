@@ -6,6 +6,7 @@ environments of `make test-plugins`: `.venv-trainers/bin/python docs/_pictures.p
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
@@ -309,7 +310,7 @@ def of_processes(page: str) -> Figure:
 
     (program,) = [block for block in blocks(HERE / "how-to" / page) if block.title == "train.py"]
     groups = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # where the program writes its record
         path, log = Path(folder) / "train.py", Path(folder) / "log"
         path.write_text(program.code)
         for number, name in ((1, "1 process"), (2, "2 processes")):

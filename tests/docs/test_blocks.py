@@ -28,7 +28,7 @@ from tests.support.doc_pages import (
 )
 
 HERE = hosts_here()
-if "avalanche" in HERE:
+if {"avalanche", "sources"} & HERE:
     importlib.import_module("tests.support.torchvision_operators")  # so that torchvision can be imported
 
 

@@ -18,7 +18,8 @@ from typing import Any, TypeAlias
 from aol import _check
 from aol._need import explaining
 from aol.class_ages import ClassAges, Threshold
-from aol.plugins._records import Recording, Records
+from aol.plugins._records import Recording, recorder_of
+from aol.records.recorder import Recorder
 
 with explaining("aol.plugins.river", "river"):
     from river import base, linear_model, multiclass, naive_bayes, utils
@@ -95,10 +96,10 @@ class AgedClassifier(base.Wrapper, base.Classifier):
         self.mechanism = _check.choice("mechanism", mechanism, ("auto", "reweight", "resample"))
         self.memory = _check.whole("memory", memory, 0)
         self.seed, self.recorder = seed, recorder
-        self._records = Records(recorder)
         self._reweigh = mechanism != "resample" and _takes_weight(classifier)
         if mechanism == "reweight" and not self._reweigh:
             raise ValueError(f'mechanism="reweight" needs a w in learn_one, which {classifier} does not have.')
+        self._open: Recorder | None = None
         self._rng = random.Random(seed)
         self._since = self._offered = 0  # samples of the present step, and samples offered to the memory
         self._place: dict[Hashable, int] = {}  # of each class among the ages, in the order they came
@@ -129,35 +130,33 @@ class AgedClassifier(base.Wrapper, base.Classifier):
 
     def learn_one(self, x: Features, y: Hashable, *, w: float = 1.0, **kwargs: Any) -> None:
         """Predict the sample, then learn it with the weight of its class, times `w`."""
-        answer = None if self.memory else self.classifier.predict_one(x)
-        weight = self._weigh(y, w)
+        given: object = w
+        if not (isinstance(given, Real) and 0 <= w < math.inf):
+            raise ValueError(f"w must be a number of 0 or more, not {_check.shown(w)}.")
+        answer, weight = None if self.memory else self.classifier.predict_one(x), w * self._weight.get(y, 1.0)
         if self._reweigh:
             self.classifier.learn_one(x, y, w=weight, **kwargs)
         else:
             for _ in range(self._times(weight, new=y not in self._place)):
                 self.classifier.learn_one(x, y, **kwargs)
-        self._note(x, y, answer)
-        self._end_of_step()
-
-    def _weigh(self, y: Hashable, w: float) -> float:
-        given: object = w
-        if not (isinstance(given, Real) and 0 <= w < math.inf):
-            raise ValueError(f"w must be a number of 0 or more, not {_check.shown(w)}.")
-        return w * self._weight.get(y, 1.0)
+        if y not in self._place:
+            self._place[y] = len(self._place)
+            self._names.append(str(y).strip() or repr(y))
+        if self.memory:
+            self._keep(x, y)
+        else:
+            self._count(y, answer)
+        self._since += 1
+        if self._since == self.step:
+            self._end_step()
 
     def _times(self, weight: float, *, new: bool) -> int:
         """Draw how often a sample is learned; the first one of a new class at least once."""
         drawn = utils.random.poisson(weight, rng=self._rng) if weight < 500 else round(weight)  # exp(-weight) vanishes
         return max(drawn, 1) if new and weight > 0 else drawn
 
-    def _note(self, x: Features, y: Hashable, answer: Hashable) -> None:
-        if y not in self._place:
-            self._place[y] = len(self._place)
-            self._names.append(str(y).strip() or repr(y))
-        if not self.memory:
-            self._count(y, answer)
-            return
-        # The n-th sample enters a full memory with probability memory / n, in place of any other.
+    def _keep(self, x: Features, y: Hashable) -> None:
+        """Offer a sample to the memory: the n-th enters a full one with probability memory / n, in place of any."""
         self._offered += 1
         place = len(self._kept) if len(self._kept) < self.memory else self._rng.randrange(self._offered)
         if place < self.memory:
@@ -167,25 +166,27 @@ class AgedClassifier(base.Wrapper, base.Classifier):
         self._total[y] += 1
         self._right[y] += bool(answer == y)
 
-    def _end_of_step(self) -> None:
-        """Update the ages if the step is complete."""
-        self._since += 1
-        if self._since < self.step:
-            return
+    def _end_step(self) -> None:
+        """Update ages, weights and the record."""
         for x, y in self._kept:
             self._count(y, self.classifier.predict_one(x))
         self._ages.grow(len(self._place), self.threshold)
-        self._records.begin(self._ages, classes=self._names)
+        self._open = self._open or recorder_of(self.recorder, self._ages, self._names)
         place, right = [self._place[y] for y in self._total], [self._right[y] for y in self._total]
         wrong = [total - self._right[y] for y, total in self._total.items()]
         self._ages.observe(place * 2, [True] * len(place) + [False] * len(place), times=right + wrong)
         self._ages.advance(sync=False)  # a matter of this process alone
-        self._records.advance()
+        if self._open is not None:
+            self._open.advance()
         weight = self._ages.class_weight.tolist()
         self._weight = {label: weight[place] for label, place in self._place.items()}
         self._right.clear()
         self._total.clear()
         self._since = 0
+
+    def __getstate__(self) -> dict[str, object]:
+        # Without the recorder, which holds a lock: what is loaded goes on with the record in its folder.
+        return self.__dict__ | {"_open": None}
 
     # Conventions of River
 

@@ -1,4 +1,4 @@
-"""Ages and margins for scikit-learn: a classifier fitted in rounds, and one whose scores are adjusted afterwards.
+"""Offsets and ages for scikit-learn: a classifier whose scores are adjusted, and one that is fitted in rounds.
 
 Follows the conventions of scikit-learn: parameters are checked in `fit`, fitted attributes end in an underscore, and
 `clone`, pipelines and searches work.
@@ -7,40 +7,251 @@ Follows the conventions of scikit-learn: parameters are checked in `fit`, fitted
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Self
+from contextlib import nullcontext
+from dataclasses import dataclass
+from inspect import Parameter, isclass, signature
+from typing import Any, Self, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from scipy.special import log_softmax, softmax
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn import get_config
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone, is_regressor
 from sklearn.model_selection import check_cv
+from sklearn.pipeline import Pipeline
 from sklearn.utils import Tags, column_or_1d, get_tags, indexable
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.metaestimators import available_if
+from sklearn.utils.metaestimators import _safe_split, available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_method_params, check_array, check_is_fitted, validate_data
 
 from aol import _check
 from aol.ages import SampleAges
 from aol.margins import Margins
-from aol.offsets import fit_offsets, posthoc_logits
-from aol.plugins._records import Recording, Records
-from aol.plugins._rounds import (
-    Answers,
-    Fit,
-    Floats,
-    Indices,
-    Labels,
-    Part,
-    Samples,
-    check_classifier,
-    check_weight,
-    check_weighted,
-    log_scores,
-    scores_known,
-    start_name,
-)
+from aol.offsets import fit_offsets, logit_offsets, posthoc_logits
+from aol.plugins._records import Recording, recorder_of
+from aol.records.recorder import Recorder
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Indices: TypeAlias = npt.NDArray[np.int64]
+Labels: TypeAlias = npt.NDArray[Any]
+Folds: TypeAlias = int | object | Iterable[tuple[Indices, Indices]]
+Part: TypeAlias = tuple[Indices | None, Indices]  # fit on these (None: on all), then predict those
+Answers: TypeAlias = tuple[Indices, Any, Floats | None]  # of which samples: classes, if asked for, and scores
+
+TINY = float(np.finfo(np.float32).eps)  # the least probability whose logarithm is used
+
+
+# Data, and one fit
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Checked data: N samples that can be indexed, their labels, and the index of each label in `classes`."""
+
+    X: object
+    y: Labels
+    classes: Labels
+    code: Indices
+    given: Floats  # the user's weights: how many samples each one counts for
+    params: dict[str, object]  # the user's own arguments of `fit`
+
+    def class_mean(self, value: Floats) -> Floats:
+        """Return the weighted mean of each class's values, `[C]`; NaN values do not count, NaN for a class without any.
+
+        >>> y = np.array([0, 0, 1])
+        >>> _Samples(None, y, np.arange(2), y, np.array([2.0, 1.0, 1.0]), {}).class_mean(np.array([1.0, 4.0, np.nan]))
+        array([ 2., nan])
+        """
+        known, size = ~np.isnan(value), len(self.classes)
+        mass = np.bincount(self.code[known], self.given[known], size)
+        total = np.bincount(self.code[known], (self.given * value)[known], size)
+        return np.divide(total, mass, out=np.full(size, np.nan), where=mass > 0)
+
+    def times(self) -> Indices:
+        """Return how often each sample counts in margins: its weight, if all are whole numbers, else once."""
+        whole = self.given.astype(np.int64)
+        return whole if np.array_equal(whole, self.given) else (self.given > 0).astype(np.int64)
+
+    def offsets(self, given: str | _check.Numbers, tau: float = 1.0) -> Floats:
+        """Return the offsets of logit adjustment, "counts", or those that were given, `[C]`."""
+        if isinstance(given, str):
+            mass = np.bincount(self.code, self.given, len(self.classes))
+            return logit_offsets(mass, tau).numpy().astype(np.float64)
+        own: Floats = _check.real("offset", given).numpy().astype(np.float64)
+        if own.shape != self.classes.shape or not np.isfinite(own).all():
+            wanted = f"one finite number for each of {len(self.classes)} classes"
+            raise ValueError(f"offset must hold {wanted}, not {_check.shown(given)}.")
+        return own
+
+    def fitted(
+        self, estimator: BaseEstimator, rows: Indices | None, weight: Floats | None, offset: Floats | None = None
+    ) -> BaseEstimator:
+        """Fit an estimator on some samples (None: on all), with weights `[N]` and offsets of trees `[C]`; return it."""
+        X, y, part = self.X, self.y, slice(None) if rows is None else rows
+        if rows is not None:
+            X, y = _safe_split(estimator, X, y, rows)
+        own = {} if weight is None else {_in_fit(estimator, "sample_weight"): weight[part]}
+        if offset is not None:
+            own[_in_fit(estimator, _start_name(estimator))] = _start_scores(offset, self.code[part])
+            last = _last_step(estimator)
+            if last.get_params().get("base_score", 0) is None:  # XGBoost's own, the class frequencies, undoes offsets
+                last.set_params(base_score=0.5)
+        if clash := own.keys() & self.params.keys():
+            raise ValueError(f"fit must not be given {', '.join(sorted(clash))}, which is set here.")
+        estimator.fit(X, y, **own, **_check_method_params(self.X, self.params, rows))
+        return estimator
+
+    def predicted(
+        self,
+        estimator: BaseEstimator,
+        part: Part,
+        weight: Floats | None,
+        offset: Floats | None = None,
+        *,
+        classes: bool,
+        scores: bool,
+    ) -> tuple[BaseEstimator, Answers]:
+        """Fit an estimator on one part of the samples; return it with its classes and scores `[B, C]` of the other."""
+        train, test = part
+        estimator = self.fitted(estimator, train, weight, offset)
+        X = self.X if train is None else _safe_split(estimator, self.X, None, test, train)[0]
+        score = _log_scores(estimator, X, self.classes) if scores and _has_scores(estimator) else None
+        return estimator, (test, np.asarray(estimator.predict(X)) if classes else None, score)
+
+
+def _last_step(estimator: BaseEstimator) -> BaseEstimator:
+    """Return the estimator that gets the weights: itself, or the last step of a pipeline."""
+    return _last_step(estimator.steps[-1][1]) if isinstance(estimator, Pipeline) else estimator
+
+
+def _in_fit(estimator: BaseEstimator, argument: str) -> str:
+    """Return the name of an argument of the last step in an estimator's `fit`."""
+    if isinstance(estimator, Pipeline) and not get_config()["enable_metadata_routing"]:
+        name, step = estimator.steps[-1]
+        return f"{name}__{_in_fit(step, argument)}"
+    return argument
+
+
+def _start_name(estimator: BaseEstimator) -> str:
+    """Return the argument of `fit` with the scores that trees start from, or raise TypeError."""
+    last = _last_step(estimator)
+    for name in {"init_score", "base_margin"} & signature(last.fit).parameters.keys():
+        return name
+    raise TypeError(
+        "offset and margins need an estimator whose fit takes init_score (LightGBM) or base_margin (XGBoost), not "
+        f"{type(last).__name__}: use OffsetClassifier for it."
+    )
+
+
+def _start_scores(offset: Floats, code: Indices) -> Floats:
+    """Return the scores that trees start from, for offsets `[C]`: `[N, C]`, or `[N]` for two classes.
+
+    Trees are fitted on these scores plus their own, and predict by their own: the offset is there in training only.
+    Classes that do not occur have no column, as trees number only those they are shown.
+
+    >>> _start_scores(np.array([1.0, -1.0]), np.array([0, 1]))
+    array([-2., -2.])
+    """
+    shown = offset[np.unique(code)]
+    return np.full(len(code), shown[1] - shown[0]) if len(shown) == 2 else np.tile(shown, (len(code), 1))
+
+
+# Scores, with a column for every class
+
+
+def _has_scores(estimator: BaseEstimator) -> bool:
+    return hasattr(estimator, "predict_proba") or hasattr(estimator, "decision_function")
+
+
+def _log(probability: object) -> Floats:
+    return np.log(np.asarray(probability, dtype=np.float64).clip(TINY))
+
+
+def _log_scores(estimator: BaseEstimator, X: object, classes: Labels) -> Floats:
+    """Return log-probabilities, or decision values without `predict_proba`, `[N, C]`."""
+    if hasattr(estimator, "predict_proba"):
+        return _of_all(_log(estimator.predict_proba(X)), estimator, classes, float(np.log(TINY)))
+    scores = np.asarray(estimator.decision_function(X), dtype=np.float64)
+    scores = np.stack((-scores / 2, scores / 2), axis=1) if scores.ndim == 1 else scores
+    return _of_all(scores, estimator, classes, float(scores.min(initial=0.0)))
+
+
+def _of_all(scores: Floats, estimator: BaseEstimator, classes: Labels, least: float) -> Floats:
+    """Return scores of `classes`: the least where the estimator does not know one. A frozen one may know more."""
+    own = estimator.classes_
+    if scores.shape[1:] != (len(own),):
+        raise ValueError(f"estimator must give one score for each of {len(own)} classes, not {list(scores.shape[1:])}.")
+    wanted, shared = np.full((len(scores), len(classes)), least), np.isin(own, classes)
+    wanted[:, np.searchsorted(classes, own[shared])] = scores[:, shared]
+    return wanted
+
+
+def _out_of_bag(estimator: BaseEstimator, classes: Labels) -> Answers:
+    """Return the out-of-bag predictions of a forest or a bagging classifier."""
+    votes = getattr(estimator, "oob_decision_function_", None)
+    if votes is None:
+        raise ValueError(
+            'cv="oob" needs an estimator that keeps out-of-bag votes, as RandomForestClassifier(oob_score=True) does; '
+            f"{type(estimator).__name__} has no oob_decision_function_."
+        )
+    (asked,) = np.nonzero(np.nan_to_num(votes).sum(1) > 0)  # not of samples that are in every bag
+    scores = _of_all(_log(votes[asked]), estimator, classes, float(np.log(TINY)))
+    return asked, estimator.classes_[votes[asked].argmax(1)], scores
+
+
+# Checks
+
+
+def _check_classifier(estimator: BaseEstimator) -> None:
+    """Raise unless this is a classifier."""
+    last = _last_step(estimator)
+    # A stack has no predict before it is fitted: its type says whether it will.
+    able = hasattr(estimator, "fit") and (hasattr(last, "predict") or hasattr(type(last), "predict"))
+    if isclass(estimator) or not able or is_regressor(estimator):
+        raise TypeError(f"estimator must be a classifier with fit and predict, not {_check.shown(estimator)}.")
+
+
+def _check_weighted(estimator: BaseEstimator) -> None:
+    """Raise unless this is a classifier that takes weights as they are, of samples as they are."""
+    _check_classifier(estimator)
+    last = _last_step(estimator)
+    if not _takes_weight(last):
+        raise TypeError(f"estimator must take sample_weight in fit, which {type(last).__name__} does not.")
+    for _, step in estimator.steps if isinstance(estimator, Pipeline) else ():
+        if hasattr(step, "fit_resample"):
+            name = type(step).__name__
+            raise TypeError(f"estimator must keep its samples; {name} resamples them: put it before AgedClassifier.")
+    for name, value in last.get_params().items():  # also of what it wraps: bags, votes, searches
+        if name.split("__")[-1] == "class_weight" and isinstance(value, str):
+            # Many count with the weights they are given: their balance undoes the ages of classes without a word.
+            raise ValueError(
+                f"{type(last).__name__} must not balance classes itself ({name}), which can undo their ages: give "
+                'class_weight="balanced" to AgedClassifier in its place.'
+            )
+
+
+def _takes_weight(estimator: BaseEstimator) -> bool:
+    """Return whether `fit` has a `sample_weight`, or passes on what it is given to an estimator that has."""
+    known = signature(estimator.fit).parameters
+    inner = (value for value in estimator.get_params().values() if hasattr(value, "fit") and not isclass(value))
+    passes_on = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.values())
+    return "sample_weight" in known or (passes_on and any(_takes_weight(value) for value in inner))
+
+
+def _checked_weight(sample_weight: object, size: int) -> Floats:
+    """Return the user's weights, `[N]`, or ones."""
+    if sample_weight is None:
+        return np.ones(size)
+    given: Floats = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+    if given.shape != (size,) or (given < 0).any() or not given.any():
+        raise ValueError(f"sample_weight must hold {size} numbers, none below zero and not all of them zero.")
+    return given
+
+
+# Estimators
 
 
 def _has(method: str) -> Callable[[_Wrapper], bool]:
@@ -61,13 +272,13 @@ class _Wrapper(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     """A classifier around another one, with folds."""
 
     estimator: BaseEstimator
-    cv: int | str | object | Iterable[tuple[Indices, Indices]]
+    cv: Folds
 
     coef_ = _of_estimator("coef_")
     intercept_ = _of_estimator("intercept_")
     feature_importances_ = _of_estimator("feature_importances_")
 
-    def _check_samples(self, X: object, y: object, sample_weight: object) -> Samples:
+    def _samples(self, X: object, y: object, sample_weight: object, params: dict[str, object]) -> _Samples:
         """Return checked data; set `classes_` and the feature names."""
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
@@ -79,14 +290,14 @@ class _Wrapper(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             raise ValueError(f"y must hold a class for each sample, not NaN or None ({missing} of {len(label)}).")
         check_classification_targets(label)
         self.classes_, code = np.unique(label, return_inverse=True)
-        given = check_weight(sample_weight, len(label))
+        given = _checked_weight(sample_weight, len(label))
         weighty = np.count_nonzero(np.bincount(code, given))
         if weighty < 2:
             some, name = "1 class" if weighty else "no class", type(self).__name__
             raise ValueError(f"{name} needs samples of two classes or more that have a weight, not of {some}.")
-        return Samples(X, label, self.classes_, code, given)
+        return _Samples(X, label, self.classes_, code, given, params)
 
-    def _folds(self, samples: Samples) -> list[Part]:
+    def _parts(self, samples: _Samples) -> list[Part]:
         """Return the parts of cross-validation."""
         splits = check_cv(self.cv, samples.y, classifier=True).split(samples.X, samples.y)
         parts: list[Part] = [(np.asarray(train), np.asarray(test)) for train, test in splits]
@@ -101,6 +312,113 @@ class _Wrapper(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             tags.classifier_tags.multi_class = inner.classifier_tags.multi_class
             tags.classifier_tags.poor_score = inner.classifier_tags.poor_score
         return tags
+
+
+class OffsetClassifier(_Wrapper):
+    r"""Adjusts the scores of a classifier after training, so that rare or missed classes are predicted more often.
+
+    .. math:: \hat y = \arg\max_c \big( \log p_c - \tau\, o_c \big)
+
+    Without `predict_proba`, the decision function takes the place of $\log p$.
+
+    Args:
+        estimator: any classifier with `predict_proba` or `decision_function`.
+        offsets: "counts": from the class counts of the training set (logit adjustment); fits once. "error": from the
+            errors of cross-validated predictions, so that every class is as often missed as wrongly named
+            (`aol.fit_offsets`); needs no counts, and fits once per fold and once on all data. Or numbers, `[C]`, in the
+            order of `classes_`.
+        tau: strength; 0 is the estimator alone.
+        cv: folds of "error": a number, a splitter or an iterable.
+        n_jobs: number of folds fitted in parallel.
+
+    Attributes:
+        estimator_: the fitted estimator.
+        offsets_: what is subtracted from the scores of each class of `classes_`; with mean zero, except for your own.
+
+    With a `sklearn.frozen.FrozenEstimator`, nothing is fitted again, and `fit` takes samples that the estimator has not
+    seen (for "counts", any samples with the class frequencies of its training set).
+
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = np.arange(12.0)[:, None], np.repeat([0, 1], [9, 3])
+    >>> OffsetClassifier(LogisticRegression(C=0.01)).fit(X, y).predict(X).tolist()
+    [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]
+    """
+
+    def __init__(
+        self,
+        estimator: BaseEstimator,
+        *,
+        offsets: str | _check.Numbers = "counts",
+        tau: float = 1.0,
+        cv: Folds = 5,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.offsets = offsets
+        self.tau = tau
+        self.cv = cv
+        self.n_jobs = n_jobs
+
+    def fit(self, X: object, y: object, sample_weight: object = None, **params: Any) -> Self:
+        """Fit the estimator and find the offsets.
+
+        A sample of weight two counts as two; in "error" only if all weights are whole numbers, otherwise once.
+        `params` go to every fit of the estimator, such as `eval_set`.
+        """
+        _check_classifier(self.estimator)
+        tau = _check.number("tau", self.tau, 0.0, 1e6)
+        if isinstance(self.offsets, str):
+            _check.choice("offsets", self.offsets, ("counts", "error"))
+        samples = self._samples(X, y, sample_weight, params)
+        weight = None if sample_weight is None else samples.given
+        estimator = samples.fitted(clone(self.estimator), None, weight)
+        if not _has_scores(estimator):
+            wanted = "predict_proba or decision_function"
+            raise TypeError(f"estimator must have {wanted}, which {type(estimator).__name__} has not.")
+        if not isinstance(self.offsets, str):
+            self.offsets_ = samples.offsets(self.offsets) * tau
+        elif self.offsets == "counts":
+            self.offsets_ = samples.offsets("counts", tau)
+        else:
+            self.offsets_ = tau * self._from_errors(samples, weight)
+        self.estimator_ = estimator
+        return self
+
+    def _from_errors(self, samples: _Samples, weight: Floats | None) -> Floats:
+        """Return the offsets that balance the errors of cross-validated predictions, `[C]`."""
+        job = delayed(samples.predicted)
+        answers = Parallel(n_jobs=self.n_jobs)(
+            job(clone(self.estimator), part, weight, classes=False, scores=True) for part in self._parts(samples)
+        )
+        index = np.concatenate([index for _, (index, _, _) in answers])
+        scores = torch.from_numpy(np.concatenate([scores for _, (_, _, scores) in answers]))
+        return fit_offsets(scores, samples.code[index], times=samples.times()[index]).numpy().astype(np.float64)
+
+    def _scores(self, X: object) -> Floats:
+        check_is_fitted(self)
+        scores = torch.from_numpy(_log_scores(self.estimator_, X, self.classes_))
+        adjusted: Floats = posthoc_logits(scores, self.offsets_).numpy()
+        return adjusted
+
+    def predict(self, X: object) -> Labels:
+        """Return the class of each sample."""
+        scores = self._scores(X)
+        return self.classes_[scores.argmax(1)]
+
+    def decision_function(self, X: object) -> Floats:
+        """Return the adjusted scores, `[N, C]`; for two classes their difference, `[N]`."""
+        scores = self._scores(X)
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    @available_if(_has("predict_proba"))
+    def predict_proba(self, X: object) -> Floats:
+        """Return the probability of each class, as if the classes were balanced."""
+        return np.asarray(softmax(self._scores(X), axis=1))
+
+    @available_if(_has("predict_log_proba"))
+    def predict_log_proba(self, X: object) -> Floats:
+        """Return the logarithm of `predict_proba`."""
+        return np.asarray(log_softmax(self._scores(X), axis=1))
 
 
 class AgedClassifier(_Wrapper):
@@ -161,7 +479,7 @@ class AgedClassifier(_Wrapper):
         rounds: int = 5,
         rho: float = 0.5,
         level: str = "class",
-        cv: int | str | object | Iterable[tuple[Indices, Indices]] = 5,
+        cv: Folds = 5,
         class_weight: dict[object, float] | str | None = None,
         margins: str | None = None,
         offset: str | _check.Numbers | None = None,
@@ -189,28 +507,28 @@ class AgedClassifier(_Wrapper):
         `params` go to every fit of the estimator: `eval_set=[(X_val, y_val)]` stops LightGBM and XGBoost early. Of
         those with a value per sample, a fold gets its own.
         """
-        self._check_settings()
-        samples = self._check_samples(X, y, sample_weight)
+        rounds = self._check_settings()
+        samples = self._samples(X, y, sample_weight, params)
         base, size = self._base(samples), len(self.classes_)
-        parts = [(None, np.arange(len(samples.y)))] if isinstance(self.cv, str) else self._folds(samples)
+        parts = [(None, np.arange(len(samples.y)))] if isinstance(self.cv, str) else self._parts(samples)
+        oob, job = isinstance(self.cv, str) and self.cv == "oob", delayed(samples.predicted)
+        asked = {"classes": not oob, "scores": not oob and self.recorder is not None}
         ages = SampleAges(samples.code, num_classes=size, rho=self.rho, level=self.level)
-        kind: dict[str, Any] = {"labels": samples.code, "signal": self.margins, "gain": self.gain}
-        margins = None if self.margins is None else Margins(size, **kind)
-        records, finished, self.scores_ = Records(self.recorder), False, np.empty(0)
-        try:
-            records.begin(ages, classes=[str(label) for label in self.classes_.tolist()])
-            for _ in range(_check.whole("rounds", self.rounds, 1)):
+        margins = None
+        if self.margins is not None:
+            margins = Margins(size, labels=samples.code, signal=self.margins, gain=self.gain)
+        self.scores_ = np.empty(0)
+        recorder = recorder_of(self.recorder, ages, [str(label) for label in self.classes_.tolist()])
+        with nullcontext() if recorder is None else recorder:
+            for _ in range(rounds):
                 weight, offset = _keep_sum(base, _age_factor(samples, ages)), self._offset(samples, margins)
-                fit = Fit(samples, weight, params, offset, self.cv == "oob", self.recorder is not None)
                 trained = Parallel(n_jobs=self.n_jobs)(
-                    delayed(fit.predicted)(clone(self.estimator), part) for part in parts
+                    job(clone(self.estimator), part, weight, offset, **asked) for part in parts
                 )
-                self._end_round(ages, margins, samples, [answers for _, answers in trained], records)
-            finished = True
-        finally:
-            records.end(finished=finished)
-        whole = parts[-1][0] is None
-        self.estimator_ = trained[-1][0] if whole else fit.fitted(clone(self.estimator))
+                answers = [_out_of_bag(trained[0][0], self.classes_)] if oob else [given for _, given in trained]
+                self._end_round(samples, answers, ages, margins, recorder)
+        on_all = isinstance(self.cv, str)
+        self.estimator_ = trained[0][0] if on_all else samples.fitted(clone(self.estimator), None, weight, offset)
         self.sample_weight_, self.ages_ = weight, ages.age.numpy()
         self.class_age_ = samples.class_mean(ages.ema.numpy().astype(np.float64))
         self.__dict__.pop("offset_", None)
@@ -218,21 +536,22 @@ class AgedClassifier(_Wrapper):
             self.offset_ = offset
         return self
 
-    def _check_settings(self) -> None:
-        _check.whole("rounds", self.rounds, 1)
+    def _check_settings(self) -> int:
+        """Raise where a setting is wrong; return the number of rounds."""
         _check.number("rho", self.rho, 0.0, 1.0)
         _check.choice("level", self.level, ("class", "sample"))
         _check.number("gain", self.gain, 0.0, 1e3)
         _check.number("tau", self.tau, 0.0, 1e6)
-        choices = {"cv": ("train", "oob"), "class_weight": ("balanced",), "margins": ("age", "error")}
-        for name, allowed in {**choices, "offset": ("counts",)}.items():
+        words = {"cv": ("train", "oob"), "class_weight": ("balanced",), "margins": ("age", "error")}
+        for name, allowed in {**words, "offset": ("counts",)}.items():
             if isinstance(getattr(self, name), str):
                 _check.choice(name, getattr(self, name), allowed)
-        check_weighted(self.estimator)
+        _check_weighted(self.estimator)
         if self.margins is not None or self.offset is not None:
-            start_name(self.estimator)
+            _start_name(self.estimator)
+        return _check.whole("rounds", self.rounds, 1)
 
-    def _base(self, samples: Samples) -> Floats:
+    def _base(self, samples: _Samples) -> Floats:
         """Return weights without ages: `sample_weight` times `class_weight`."""
         if self.class_weight == "balanced":
             mass = np.bincount(samples.code, samples.given)
@@ -244,7 +563,7 @@ class AgedClassifier(_Wrapper):
             raise ValueError("class_weight must leave at least one sample with a weight that is not zero.")
         return weight
 
-    def _offset(self, samples: Samples, margins: Margins | None) -> Floats | None:
+    def _offset(self, samples: _Samples, margins: Margins | None) -> Floats | None:
         """Return the offset of the next round, `[C]`."""
         if margins is None and self.offset is None:
             return None
@@ -252,13 +571,18 @@ class AgedClassifier(_Wrapper):
         return fixed if margins is None else fixed + margins.offsets.numpy()
 
     def _end_round(
-        self, ages: SampleAges, margins: Margins | None, samples: Samples, answers: list[Answers], records: Records
+        self,
+        samples: _Samples,
+        answers: list[Answers],
+        ages: SampleAges,
+        margins: Margins | None,
+        recorder: Recorder | None,
     ) -> None:
         """Update ages and margins, and record the round."""
         right, named = np.full(len(samples.y), np.nan), np.zeros(len(samples.y), dtype=np.int64)
         for index, answer, scores in answers:
-            if scores is not None:
-                records.observe(index, torch.from_numpy(scores).float())
+            if recorder is not None and scores is not None:
+                recorder.observe(index, torch.from_numpy(scores).float())
             right[index] = answer == samples.y[index]
             named[index] = np.searchsorted(samples.classes, answer)
         (seen,) = np.nonzero(~np.isnan(right))
@@ -270,9 +594,8 @@ class AgedClassifier(_Wrapper):
             margins.advance(sync=False)
             figures["offset"] = margins.offsets
         self.scores_ = np.append(self.scores_, figures["balanced_accuracy"])
-        records.advance(**figures)
-
-    # Answering
+        if recorder is not None:
+            recorder.advance(**figures)
 
     def predict(self, X: object) -> Labels:
         """Return the class of each sample."""
@@ -298,7 +621,7 @@ class AgedClassifier(_Wrapper):
         return self.estimator_.decision_function(X)
 
 
-def _age_factor(samples: Samples, ages: SampleAges) -> Floats:
+def _age_factor(samples: _Samples, ages: SampleAges) -> Floats:
     """Return the weight of each sample from ages, `[N]`, up to a common factor; without an age, the mean weight."""
     if float(ages.rho) == 0 or ages.epoch == 0:
         return np.ones(len(samples.y))
@@ -318,111 +641,3 @@ def _keep_sum(weight: Floats, factor: Floats) -> Floats:
     """
     product = weight * factor
     return product * (weight.sum() / product.sum())
-
-
-class OffsetClassifier(_Wrapper):
-    r"""Adjusts the scores of a classifier after training, so that rare or missed classes are predicted more often.
-
-    .. math:: \hat y = \arg\max_c \big( \log p_c - \tau\, o_c \big)
-
-    For classifiers that cannot be trained with margins. Without `predict_proba`, the decision function takes the place
-    of $\log p$.
-
-    Args:
-        estimator: any classifier with `predict_proba` or `decision_function`.
-        offsets: "counts": from the class counts of the training set (logit adjustment); fits once. "error": from the
-            errors of cross-validated predictions, so that every class is as often missed as wrongly named
-            (`aol.fit_offsets`); needs no counts, and fits once per fold and once on all data. Or numbers, `[C]`, in the
-            order of `classes_`.
-        tau: strength; 0 is the estimator alone.
-        cv: folds of "error": a number, a splitter or an iterable.
-        n_jobs: number of folds fitted in parallel.
-
-    Attributes:
-        estimator_: the fitted estimator.
-        offsets_: what is subtracted from the scores of each class of `classes_`; with mean zero, except for your own.
-
-    With a `sklearn.frozen.FrozenEstimator`, nothing is fitted again, and `fit` takes samples that the estimator has not
-    seen (for "counts", any samples with the class frequencies of its training set).
-
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> X, y = np.arange(12.0)[:, None], np.repeat([0, 1], [9, 3])
-    >>> OffsetClassifier(LogisticRegression(C=0.01)).fit(X, y).predict(X).tolist()
-    [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]
-    """
-
-    def __init__(
-        self,
-        estimator: BaseEstimator,
-        *,
-        offsets: str | _check.Numbers = "counts",
-        tau: float = 1.0,
-        cv: int | object | Iterable[tuple[Indices, Indices]] = 5,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.offsets = offsets
-        self.tau = tau
-        self.cv = cv
-        self.n_jobs = n_jobs
-
-    def fit(self, X: object, y: object, sample_weight: object = None, **params: Any) -> Self:
-        """Fit the estimator and find the offsets.
-
-        A sample of weight two counts as two; in "error" only if all weights are whole numbers, otherwise once.
-        `params` go to every fit of the estimator, such as `eval_set`.
-        """
-        check_classifier(self.estimator)
-        tau = _check.number("tau", self.tau, 0.0, 1e6)
-        if isinstance(self.offsets, str):
-            _check.choice("offsets", self.offsets, ("counts", "error"))
-        samples = self._check_samples(X, y, sample_weight)
-        fit = Fit(samples, None if sample_weight is None else samples.given, params)
-        estimator = fit.fitted(clone(self.estimator))
-        if not scores_known(estimator):
-            wanted = "predict_proba or decision_function"
-            raise TypeError(f"estimator must have {wanted}, which {type(estimator).__name__} has not.")
-        if isinstance(self.offsets, str) and self.offsets == "error":
-            offsets = tau * self._from_errors(fit, self._folds(samples))
-        else:
-            offsets = samples.offsets(self.offsets, tau) * (1.0 if isinstance(self.offsets, str) else tau)
-        self.estimator_, self.offsets_ = estimator, offsets
-        return self
-
-    def _from_errors(self, fit: Fit, parts: list[Part]) -> Floats:
-        """Return the offsets that balance the errors of cross-validated predictions, `[C]`."""
-        scored = Parallel(n_jobs=self.n_jobs)(
-            delayed(fit.held_out_scores)(clone(self.estimator), part) for part in parts
-        )
-        index = np.concatenate([test for _, test in parts])
-        scores = torch.from_numpy(np.concatenate(scored))
-        times = fit.samples.times()[index]
-        return fit_offsets(scores, fit.samples.code[index], times=times).numpy().astype(np.float64)
-
-    # Answering
-
-    def _scores(self, X: object) -> Floats:
-        check_is_fitted(self)
-        scores = torch.from_numpy(log_scores(self.estimator_, X, self.classes_))
-        adjusted: Floats = posthoc_logits(scores, self.offsets_).numpy()
-        return adjusted
-
-    def predict(self, X: object) -> Labels:
-        """Return the class of each sample."""
-        scores = self._scores(X)
-        return self.classes_[scores.argmax(1)]
-
-    def decision_function(self, X: object) -> Floats:
-        """Return the adjusted scores, `[N, C]`; for two classes their difference, `[N]`."""
-        scores = self._scores(X)
-        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
-
-    @available_if(_has("predict_proba"))
-    def predict_proba(self, X: object) -> Floats:
-        """Return the probability of each class, as if the classes were balanced."""
-        return np.asarray(softmax(self._scores(X), axis=1))
-
-    @available_if(_has("predict_log_proba"))
-    def predict_log_proba(self, X: object) -> Floats:
-        """Return the logarithm of `predict_proba`."""
-        return np.asarray(log_softmax(self._scores(X), axis=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import warnings
@@ -150,3 +151,14 @@ def test_the_benchmark_writes_a_record_that_says_what_it_belongs_to(tmp_path, mo
     assert [case["method"] for case in record["cases"]] == list(benchmark.METHODS)
     assert all(len(case["worst_class"]) == len(case["seconds"]) == 2 for case in record["cases"])
     assert "| wine  | margins by age " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "options"), [(OffsetClassifier, {}), (AgedClassifier, {"offset": "counts", **NO_WEIGHTS})]
+)
+def test_what_the_page_calls_one_fit_is_one(wrapper, options, monkeypatch):
+    X, y = skewed(3)
+    fits, whole = [], LGBMClassifier.fit
+    monkeypatch.setattr(LGBMClassifier, "fit", functools.wraps(whole)(lambda *a, **k: fits.append(1) or whole(*a, **k)))
+    wrapper(TREES["lightgbm"], **options).fit(X, y)
+    assert len(fits) == 1
