@@ -124,6 +124,16 @@ def test_the_counts_under_about_are_those_of_the_lists() -> None:
     assert sum("--export" in note for note in notes) == 1
 
 
+def test_a_run_without_the_measure_of_the_page_shows_no_other_under_its_name() -> None:
+    data = make_data(samples=False)
+    by_class = data.run.over_time["test_accuracy"] / 2
+    uneven = {"over_time": {"test_accuracy": by_class}, "curves": {"test_accuracy": by_class.mean(1) + 0.2}}
+    found = payload([changed(data, **uneven)])  # type: ignore[arg-type]
+    assert found["methods"]["measure"] == "balanced accuracy"  # type: ignore[index,call-overload]
+    run = found["runs"][0]  # type: ignore[index,call-overload]
+    assert (run["lastAccuracy"], run["tailAccuracy"]) == (None, None)
+
+
 def test_methods_have_seeds_gains_worst_classes_head_and_tail() -> None:
     runs = [make_data(seed=0), make_data("none, seed 1", seed=1)]
     runs += [make_data("aol, seed 0", seed=0), make_data("aol, seed 1", seed=1)]

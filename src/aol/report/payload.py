@@ -145,7 +145,7 @@ def _summary(data: RunData, methods: Methods, details: dict[str, Json]) -> dict[
     run = data.run
     left_out = set() if details else {f"test_{name}" for name in MEASURES}
     measure = f"test_{methods.measure.replace(' ', '_')}"
-    accuracy = run.curves.get(measure, run.curves.get("test_accuracy", np.full(1, np.nan)))
+    accuracy = run.curves.get(measure, np.full(1, np.nan))  # no other one: the column has the name of this one
     last, tail = numbers([last_known(accuracy), at_the_end(accuracy, stream=is_stream(run))], DIGITS)
     kept = spread(len(run.epochs), POINTS)
     curves = {name: numbers(run.curves[name][kept], DIGITS) for name in sorted(run.curves.keys() - left_out)}
