@@ -96,10 +96,11 @@ test-sklearns: $(VENV)-sklearns/.ready  # and scikit-learn's own checks
 	AOL_HOST=sklearn,skorch,river SCIPY_ARRAY_API=1 $(VENV)-sklearns/bin/python -m pytest --numprocesses $(PROCESSES) --dist loadfile tests/plugins/river tests/plugins/trees tests/plugins/sklearn/test_sklearn_checks.py src/aol/plugins/river.py tests/docs/test_blocks.py
 
 $(VENV)-vision/.ready: $(BIN)/.ready
-	.ci/layer $(VENV) $(VENV)-vision torchvision==0.28.0 avalanche-lib==0.6.0 timm==1.0.30 datasets==5.2.0
+	.ci/layer $(VENV) $(VENV)-vision torchvision==0.28.0 avalanche-lib==0.6.0 timm==1.0.30 \
+		datasets==5.2.0 fastai==2.8.12
 
-test-vision: $(VENV)-vision/.ready  # Avalanche, and data sets and networks of other libraries by name
-	AOL_HOST=avalanche,sources $(VENV)-vision/bin/python -m pytest tests/lab/data/sources tests/docs/test_blocks.py
+test-vision: $(VENV)-vision/.ready  # Avalanche, fastai, and data sets and networks of other libraries by name
+	AOL_HOST=avalanche,fastai,sources $(VENV)-vision/bin/python -m pytest tests/lab/data/sources tests/docs/test_blocks.py
 
 .PHONY: bench-plugins
 bench-plugins: $(VENV)-sklearns/.ready  ## ages beside their rivals on streams and tables; about an hour

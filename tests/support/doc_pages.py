@@ -25,7 +25,7 @@ from torch.utils.data import TensorDataset
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md", *(ROOT / "docs").rglob("*.md")])
 PLUGINS = {path.stem for path in (ROOT / "src" / "aol" / "plugins").glob("[!_]*.py")}
-HOSTS = PLUGINS | {"avalanche", "skorch", "sources"}  # also of pages of recipes
+HOSTS = PLUGINS | {"avalanche", "fastai", "skorch", "sources"}  # also of pages of recipes
 DATA = {"cifar10", "cifar100"}
 PROGRAMS = {"python", "sh"}
 PLAIN = {"bibtex", "html", "json", "text", "toml"}
