@@ -258,7 +258,7 @@ def test_bars_of_sample_ages_stand_on_the_axis_and_rise_with_their_number(page: 
 def test_where_no_label_error_is_likely_the_less_clear_ones_wait_for_a_tick(open_page: Open, tmp_path: Path) -> None:
     data = make_data(seed=0)
     assert data.samples is not None
-    sure = replace(data.samples, mean_other=np.full(len(data.samples), 0.02, np.float32))
+    sure = replace(data.samples, mean_margin=np.full(len(data.samples), -0.9, np.float32))
     write_page([changed(data, samples=sure)], tmp_path / "sure.html")
     page = open_page(tmp_path / "sure.html")
     assert page.locator("#error-about").inner_text().startswith("No label of")

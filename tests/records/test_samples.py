@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import aol
-from aol.records.history import SampleHistory, answer
+from aol.records.history import MARGIN, VOTES, SampleHistory, answer
 from aol.records.record import DamagedRunError
 from aol.records.samples import (
     as_json,
@@ -47,6 +47,7 @@ def test_a_record_is_what_lists_of_everything_say(absent: str, tmp_path: Path) -
     confidences: list[list[float]] = [[] for _ in labels]
     others: list[list[float]] = [[] for _ in labels]
     last = [-1] * 20
+    margins: list[list[tuple[float, float]]] = [[] for _ in labels]
     votes: list[list[int]] = [[] for _ in labels]
     history = []
     for index, logits in observed(9, 20, seed=4):
@@ -60,6 +61,10 @@ def test_a_record_is_what_lists_of_everything_say(absent: str, tmp_path: Path) -
         ages.advance()
         record.advance(ages.age[None])
         history.append(ages.age.tolist())
+        accuracy = float((logits.argmax(1) == labels[index]).double().mean())
+        for i in index.tolist():
+            p, q = confidences[i][-1], others[i][-1]
+            margins[i].append(((q - p) / (q + p), accuracy**4 * (1 - accuracy) + 1e-6))
     own = {"index": torch.arange(20), "label": labels, "age": ages.age, "ema": ages.ema}
     write_samples(tmp_path / "s", own | record.tensors(0), run="r", absent=absent)
     read = read_samples(tmp_path / "s", "r")
@@ -77,6 +82,9 @@ def test_a_record_is_what_lists_of_everything_say(absent: str, tmp_path: Path) -
     for name, lists in (("mean_confidence", confidences), ("mean_other", others)):
         wanted = [np.mean(each) if each else np.nan for each in lists]
         assert columns[name] == pytest.approx(wanted, abs=1e-6, nan_ok=True)
+    weighted = [np.average([m for m, _ in v], weights=[w for _, w in v]) if v else np.nan for v in margins]
+    assert columns["mean_margin"] == pytest.approx(weighted, abs=1e-5, nan_ok=True)
+    assert columns["margin_weight"] == pytest.approx([sum(w for _, w in v) for v in margins], rel=1e-4)
     assert columns["confidence"] == pytest.approx([each[-1] if each else np.nan for each in confidences], nan_ok=True)
 
 
@@ -161,11 +169,13 @@ def test_a_file_of_before_the_vote_suggests_the_last_wrong_answer(tmp_path: Path
     record, labels = filled(5, runs=1), torch.arange(11) % 3
     age = torch.from_numpy(record.answers(0).last())
     tensors = {"index": labels.clone(), "label": labels, "age": age, "ema": age.float(), **record.tensors(0)}
-    old = {name: value for name, value in tensors.items() if name not in ("suggested", "lead")}
+    old = {name: value for name, value in tensors.items() if name not in (*MARGIN, *VOTES)}
     write_samples(tmp_path / "samples.safetensors", old, run="r", absent="keep")
     read = read_samples(tmp_path / "samples.safetensors", "r")
     assert read is not None
     assert read.suggested.tolist() == np.where(read.prediction != read.label, read.prediction, -1).tolist()
+    margin = (read.mean_other - read.mean_confidence) / (read.mean_other + read.mean_confidence)
+    assert read.mean_margin.tolist() == margin.tolist()
     restore_history(SampleHistory(1, 11, absent="keep", device=CPU), tmp_path, "r", labels)
 
 

@@ -91,7 +91,7 @@ def test_what_is_not_known_is_empty_in_csv(tmp_path: Path) -> None:
     unknown = np.full(len(data.samples), np.nan, np.float32)
     samples = replace(
         data.samples, prediction=np.full(len(unknown), -1, np.int32), confidence=unknown, top=unknown,
-        mean_confidence=unknown, mean_other=unknown,
+        mean_confidence=unknown, mean_other=unknown, mean_margin=unknown,
     )  # fmt: skip
     row = rows_of(export(changed(data, samples=samples), tmp_path / "t.csv"))[0]
     assert (row["prediction"], row["prediction_name"], row["confidence"], row["mean_other"]) == ("-1", "", "", "")

@@ -151,7 +151,7 @@ def test_what_has_no_answer_is_said_in_one_sentence(tmp_path: Path) -> None:
 
 
 def test_memory_is_of_samples_not_of_samples_times_classes(tmp_path: Path) -> None:
-    size, classes = 20_000, 1_000
+    size, classes = 4_000, 1_000
     ages = aol.SampleAges(torch.arange(size) % classes)
     with aol.Recorder(tmp_path, ages) as recorder:
         for _ in range(2):
@@ -161,7 +161,7 @@ def test_memory_is_of_samples_not_of_samples_times_classes(tmp_path: Path) -> No
                 recorder.observe(part, logits)
             ages.advance()
             recorder.advance()
-    assert (tmp_path / "samples.safetensors").stat().st_size < 100 * size
+    assert (tmp_path / "samples.safetensors").stat().st_size < 120 * size
     tracemalloc.start()
     errors = aol.find_label_errors(tmp_path)
     _, peak = tracemalloc.get_traced_memory()

@@ -232,7 +232,7 @@ def test_likely_label_errors_are_old_sure_and_of_a_learnt_class() -> None:
     assert samples is not None
     assert np.flatnonzero(samples.likely_mislabelled).tolist() == [0, 1, 2, 3, 4]
     assert set(doubtful_first(samples)[:5].tolist()) == {0, 1, 2, 3, 4}
-    unsure = replace(samples, mean_other=np.full(len(samples), 0.1, np.float32))
+    unsure = replace(samples, mean_margin=np.full(len(samples), -0.5, np.float32))
     assert not unsure.likely_mislabelled.any()
 
 
@@ -258,8 +258,7 @@ def test_samples_of_classes_that_were_never_learnt_are_doubted_last() -> None:
         replace(
             samples,
             answers=Answers(pack(right), None, len(samples)),
-            mean_confidence=np.where(never, 0.01, 0.6).astype(np.float32),
-            mean_other=np.where(never, 0.9, 0.3).astype(np.float32),
+            mean_margin=np.where(never, 0.9, -0.4).astype(np.float32),
         )
     )
     assert set(found[:3].tolist()) == {0, 1, 2}

@@ -57,7 +57,9 @@ def make_samples(counts: np.ndarray, epochs: int, rng: np.random.Generator, wron
         index=np.arange(size) * 3, label=label, prediction=prediction, confidence=confidence, top=top, other=top.copy(),
         times=np.full(size, epochs, np.int32), mean_confidence=mean,
         mean_other=np.where(np.arange(size) < wrong_labels, 0.9, 0.4 * (1.0 - mean)).astype(np.float32),
-        suggested=np.where(right.all(0), -1, (label + 1) % classes).astype(np.int32), lead=np.ones(size, np.int32),
+        mean_margin=np.where(np.arange(size) < wrong_labels, 0.9, -0.1 - mean).astype(np.float32),
+        margin_weight=np.full(size, 0.1 * epochs, np.float32), lead=np.ones(size, np.int32),
+        suggested=np.where(right.all(0), -1, (label + 1) % classes).astype(np.int32),
         age=answers.last(), ema=ema, answers=answers, picture=lambda row: grey_png(row % 256),
     )  # fmt: skip
 

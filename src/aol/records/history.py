@@ -99,7 +99,8 @@ _MEANS = ("mean_confidence", "mean_other")
 # The class that more than half of the wrong answers named, if there is one, and its lead: Boyer and Moore's vote, which
 # needs no count for each class.
 VOTES = ("suggested", "lead")
-MEASURED = (*ANSWER, *_MEANS, "times", *VOTES)
+MARGIN = ("mean_margin", "margin_weight")
+MEASURED = (*ANSWER, *_MEANS, *MARGIN, "times", *VOTES)
 
 
 def answer(logits: Tensor, label: Tensor) -> Tensor:
@@ -136,7 +137,7 @@ class SampleHistory:
         whole = {"age": int(not self._grows), "prediction": -1, "times": 0, "suggested": -1, "lead": 0}
         self._values = {name: torch.full(shape, n, dtype=torch.int32, device=device) for name, n in whole.items()}
         self._values |= {name: torch.full(shape, torch.nan, device=device) for name in ANSWER[1:]}
-        self._values |= {name: torch.zeros(shape, device=device) for name in _MEANS}
+        self._values |= {name: torch.zeros(shape, device=device) for name in (*_MEANS, *MARGIN)}
         self._now = torch.zeros(shape, dtype=torch.bool, device=device)  # seen since the last epoch
         self._bits: dict[str, list[Bytes]] = {"right": [], "seen": []}  # by epoch, [R, ceil(N / 8)]
 
@@ -165,10 +166,23 @@ class SampleHistory:
         for name in _MEANS:
             value = values[name.removeprefix("mean_")]
             values[name] += torch.where(known, (value - values[name]) / values["times"], 0.0)
+        self._weigh(known, right)
         self._vote(known & ~right)
         self._write(right, self._now)
         values["age"] = age.to(torch.int32, copy=True)
         self._now = torch.zeros_like(self._now)
+
+    def _weigh(self, known: Tensor, right: Tensor) -> None:
+        r"""Add the margins (other - confidence) / (other + confidence), weighted by accuracy^4 (1 - accuracy).
+
+        So counts most what a network says that has learnt the classes, and not yet the wrong labels by heart.
+        """
+        mean, total = (self._values[name] for name in MARGIN)
+        label, other = self._values["confidence"], self._values["other"]
+        accuracy = (known & right).sum(1, keepdim=True) / known.sum(1, keepdim=True).clamp(min=1)
+        weight = known * (accuracy**4 * (1 - accuracy) + 1e-6)  # a network that is always right says something, too
+        total += weight
+        mean += torch.where(known, ((other - label) / (other + label) - mean) * weight / total, 0.0)
 
     def _vote(self, wrong: Tensor) -> None:
         """Let the last answers that were wrong vote for the class that is suggested."""
@@ -226,7 +240,9 @@ class SampleHistory:
     def tensors(self, run: int) -> dict[str, Tensor]:
         """Return the tensors of one run, for a file."""
         tensors = {name: value.cpu() for name, value in self._state(run).items() if name != "age"}
-        return tensors | {name: tensors[name].masked_fill(tensors["times"] == 0, torch.nan) for name in _MEANS}
+        return tensors | {
+            name: tensors[name].masked_fill(tensors["times"] == 0, torch.nan) for name in (*_MEANS, MARGIN[0])
+        }
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state between two epochs, as tensors."""
@@ -250,5 +266,5 @@ class SampleHistory:
         self._bits["right"] = list(state["right"].cpu().numpy())
         self._bits["seen"] = list(state["seen"].cpu().numpy()) if "seen" in state else [full] * len(self)
         self._values = {name: value.to(device, copy=True) for name, value in state.items() if name not in self._bits}
-        for name in _MEANS:
+        for name in (*_MEANS, MARGIN[0]):
             self._values[name].nan_to_num_(0.0)

@@ -386,9 +386,7 @@ class Recorder:
     def _write_previews(self) -> None:
         if self._history is None or not isinstance(self.ages, SampleAges) or not (self._image or self._describe):
             return
-        answers = self._history.tensors(0)
-        suspicion = answers["mean_other"] - answers["mean_confidence"].sqrt()
-        rows = worth_seeing(self.ages.labels.cpu(), self.ages.ema.cpu(), suspicion)
+        rows = worth_seeing(self.ages.labels.cpu(), self.ages.ema.cpu(), self._history.tensors(0)["mean_margin"])
         save_previews(self.folder, rows, image=self._image, text=self._describe)
 
     def _write_test_previews(self) -> None:

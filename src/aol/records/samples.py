@@ -14,7 +14,7 @@ import numpy.typing as npt
 from torch import Tensor, from_numpy
 
 from aol._files import NotRegularError, read_json, write_atomically, write_if_changed
-from aol.records.history import MEASURED, Answers, SampleHistory
+from aol.records.history import MARGIN, MEASURED, VOTES, Answers, SampleHistory
 from aol.records.record import DamagedRunError, Ints
 
 Shorts = npt.NDArray[np.int32]
@@ -59,6 +59,8 @@ class SampleTable:
     other: Reals  # the largest probability given to another class then
     mean_confidence: Reals  # `confidence`, mean over the epochs that saw it
     mean_other: Reals  # `other`, mean over the same epochs
+    mean_margin: Reals  # of `other` against `confidence`, from -1 to 1, weighted mean over the same epochs
+    margin_weight: Reals  # the sum of these weights
     times: Shorts  # how many epochs these means are over
     suggested: Shorts  # the class that most wrong answers named, by vote (see `history.VOTES`)
     lead: Shorts  # of that answer, in the vote of all wrong ones
@@ -70,7 +72,8 @@ class SampleTable:
 
 COLUMNS = {
     "index": "i8", "label": "i8", "age": "i4", "ema": "f4", "prediction": "i4", "confidence": "f4", "top": "f4",
-    "other": "f4", "mean_confidence": "f4", "mean_other": "f4", "times": "i4", "suggested": "i4", "lead": "i4",
+    "other": "f4", "mean_confidence": "f4", "mean_other": "f4", "mean_margin": "f4", "margin_weight": "f4",
+    "times": "i4", "suggested": "i4", "lead": "i4",
 }  # fmt: skip
 
 
@@ -129,9 +132,8 @@ def read_samples(path: Path, run: str) -> SampleTable | None:
     tensors, about = _read(path, run)
     if not tensors:
         return None
-    if "suggested" not in tensors and {"label", "prediction"} <= tensors.keys():  # before 0.3
-        wrong_now = tensors["prediction"] != tensors["label"]
-        tensors |= {"suggested": np.where(wrong_now, tensors["prediction"], -1), "lead": np.zeros(len(wrong_now), "i4")}
+    if "suggested" not in tensors and {*COLUMNS} - {*MARGIN, *VOTES} <= tensors.keys():
+        tensors |= _before_0_3(tensors)
     size, right = len(tensors.get("label", ())), tensors.get("right", np.zeros(0))
     shapes = dict.fromkeys((*COLUMNS, "start"), (size,)) | {"right": (len(right), -(-size // 8)), "seen": right.shape}
     wrong = {name for name, shape in shapes.items() if name in tensors and tensors[name].shape != shape}
@@ -143,6 +145,17 @@ def read_samples(path: Path, run: str) -> SampleTable | None:
     columns = {name: tensors[name].astype(kind, copy=False) for name, kind in COLUMNS.items()}
     answers = Answers(right, tensors.get("seen"), size, grows=about.get("absent") == "grow", start=tensors.get("start"))
     return SampleTable(**columns, answers=answers)
+
+
+def _before_0_3(tensors: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Return what files of 0.2 do not have, as well as their other tensors tell it."""
+    own, other, size = tensors["mean_confidence"], tensors["mean_other"], len(tensors["label"])
+    suggested = np.where(tensors["prediction"] != tensors["label"], tensors["prediction"], -1)
+    weight = np.full(size, 1e-6, np.float32) * tensors["times"]
+    return {
+        "mean_margin": (other - own) / (other + own), "margin_weight": weight, "suggested": suggested,
+        "lead": np.zeros(size, np.int32),
+    }  # fmt: skip
 
 
 def restore_history(history: SampleHistory, folder: Path, run: str, labels: Tensor) -> None:

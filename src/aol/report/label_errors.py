@@ -35,8 +35,8 @@ def find_label_errors(source: Any) -> pd.DataFrame:
     ...         watch.epoch(torch.nn.Identity())
     >>> find_label_errors(watch).head(2).round(2)
        index  label  suggested  score  flagged
-    3      3      1          0   0.99     True
-    0      0      0          0   0.18    False
+    3      3      1          0   1.00     True
+    0      0      0          0   0.24    False
     """
     sources = source if isinstance(source, list | tuple) else [source]
     folders = [folder for one in sources if isinstance(folder := getattr(one, "folder", one), str | os.PathLike)]

@@ -1,6 +1,6 @@
 """How likely a label is wrong: a score for ranking, from the answers of all epochs.
 
-`benchmarks/label_noise.py` measures it on data whose labels were made wrong on purpose, and says how it was chosen.
+`benchmarks/label_errors.py` compares it with others, and says how it was chosen.
 """
 
 from __future__ import annotations
@@ -15,39 +15,34 @@ from aol.records.samples import Reals, Shorts
 Masks = npt.NDArray[np.bool_]
 
 
-def suspicion(label: Ints, wrong: Shorts, seen: Shorts, mean_confidence: Reals, mean_other: Reals) -> Reals:
-    r"""Return how suspicious each label is, `float32 [N]` from 0 to 1.
+def suspicion(label: Ints, wrong: Shorts, seen: Shorts, mean_margin: Reals, accuracy: float) -> Reals:
+    r"""Return how suspicious each label is, `float32 [N]` from 0 to 1; above one half, it is likely wrong.
 
-    .. math:: m_i = \frac{1}{E_i} \sum_e \max_{k \ne y_i} p_{ik}^{(e)}
-        - \sqrt{\frac{1}{E_i} \sum_e p_{iy_i}^{(e)}}, \qquad
-        s_i = \frac14 + \frac34 \cdot \frac{m_i - b_{y_i}}{1 - b_{y_i}}, \qquad
-        b_c = \tfrac12 \operatorname{median}_{j \in c} m_j
+    .. math:: m_i = \frac{\sum_e w_e \frac{q_{ie} - p_{ie}}{q_{ie} + p_{ie}}}{\sum_e w_e}, \qquad
+        w_e = a_e^4 (1 - a_e), \qquad
+        s_i = \frac{m_i - b_{y_i}}{1 - b_{y_i}} > 1 - \max_e a_e, \qquad
+        b_c = \max(\mu_c, \tfrac14 \mu_c), \quad \mu_c = \operatorname{median}_{j \in c} m_j
 
-    The mean probability of the best other class, minus the square root of the mean probability of the label, over all
-    epochs that saw the sample: in the end a network may have memorised wrong labels, but it learns them late. The root
-    separates a label that was hardly ever considered from one that came second. Half of the class's median is
-    subtracted, so that a class that is hard, or rare and learnt late, is not suspected as a whole. Scores above 0.5
-    are worth a look; lower ones are compressed to stay above zero, in their order: \(\tfrac12 e^{2 s - 1}\). Where
-    probabilities were not kept, the shares of wrong and right answers replace them, and \(b_c\) is the whole median, so
-    that a class that is mostly missed is not suspected. A sample that was never seen gets 0.
+    p is the probability of the label and q that of the best other class in epoch e, \(a_e\) the share of right answers.
+    The margin m, `mean_margin`, counts most the epochs in which the classes are learnt and wrong labels are not yet
+    learnt by heart. The base b of its class is taken from it, so that a class that is hard, or rare and learnt late, is
+    not suspected as a whole. A label is likely wrong where s is above the share of labels that even the best epoch had
+    wrong: a weak network must be surer. The score keeps the order of s, with one half at that bound. Where
+    probabilities were not kept, m is the share of wrong minus that of right answers. A sample never seen gets 0.
 
-    >>> usual, odd = np.float32([0.9, 0.9, 0.9, 0.1]), np.float32([0.1, 0.1, 0.1, 0.8])
     >>> four = np.full(4, 4, np.int32)
-    >>> suspicion(np.zeros(4, np.int64), np.array([0, 0, 0, 4], np.int32), four, usual, odd).round(2)
-    array([0.19, 0.19, 0.19, 0.73], dtype=float32)
+    >>> margin = np.array([-0.8, -0.8, -0.8, 0.6], np.float32)
+    >>> suspicion(np.zeros(4, np.int64), np.array([0, 0, 0, 4], np.int32), four, margin, accuracy=0.75).round(2)
+    array([0.24, 0.24, 0.24, 0.78], dtype=float32)
     """
     known = seen > 0
     missed = np.divide(wrong, seen, out=np.zeros(len(seen)), where=known)
-    unkept = np.isnan(mean_other) | np.isnan(mean_confidence)
-    other: Floats = np.where(unkept, missed, mean_other)
-    own: Floats = np.where(unkept, 1.0 - missed, mean_confidence)
-    margin = other - np.sqrt(np.maximum(own, 0.0))
+    margin: Floats = np.where(np.isnan(mean_margin), 2 * missed - 1, mean_margin)
     usual: Floats = pd.Series(margin).where(known).groupby(label).transform("median").fillna(0.0).to_numpy()
-    # Right and wrong alone are all or nothing: where most of a class is never right, no label of it is odd.
-    base = np.where(unkept & (usual > 0), usual, usual / 2)
-    score = 0.25 + 0.75 * (margin - base) / np.maximum(1 - base, 1e-9)
-    squeezed = np.where(score > 0.5, score, 0.5 * np.exp(2.0 * np.minimum(score, 0.5) - 1.0))
-    return np.where(known, squeezed, 0.0).astype(np.float32)
+    base = np.maximum(usual, usual / 4)
+    over = (margin - base) / np.maximum(1 - base, 1e-9) - (1 - accuracy)
+    score = np.where(over > 0, 0.5 + 0.5 * over / max(accuracy, 1e-9), 0.5 * np.exp(np.minimum(over, 0.0)))
+    return np.where(known, score, 0.0).astype(np.float32)
 
 
 def competent_classes(
@@ -55,22 +50,22 @@ def competent_classes(
 ) -> Masks:
     """Return the classes on which the model can be trusted, `bool [C]`: it doubts no label of the others.
 
-    A class was right in at least half of the epochs; at least half of the last answers to its samples were right, and
-    at least half of the last answers that named it; and on test, where that was read, at least half.
+    A class was right in at least a quarter of the epochs; at least a quarter of the last answers to its samples were
+    right, and of the last answers that named it; and on test, where that was read, at least a quarter.
 
-    >>> label, prediction = np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0], np.int32)
+    >>> label, prediction = np.array([0, 0, 1, 1]), np.array([0, 0, 0, 0], np.int32)
     >>> wrong, seen = np.array([1, 0, 1, 4], np.int32), np.full(4, 4, np.int32)
     >>> competent_classes(label, prediction, wrong, seen)
     array([ True, False])
-    >>> competent_classes(label, prediction, wrong, seen, test_accuracy=np.array([0.4, 0.9]))
+    >>> competent_classes(label, prediction, wrong, seen, test_accuracy=np.array([0.2, 0.9]))
     array([False, False])
     """
     size = int(max(label.max(initial=-1), prediction.max(initial=-1))) + 1
     missed, shown = (np.bincount(label, weights=times, minlength=size) for times in (wrong, seen))
-    able: Masks = missed < 0.5 * shown
+    able: Masks = missed < 0.75 * shown
     known = prediction >= 0
     if known.any():
         right = np.bincount(label[known & (prediction == label)], minlength=size)
         asked, named = (np.bincount(classes[known], minlength=size) for classes in (label, prediction))
-        able &= right >= 0.5 * np.maximum(1, np.maximum(asked, named))
-    return able if test_accuracy is None else able & ~(test_accuracy[:size] < 0.5)  # NaN: not read
+        able &= right >= 0.25 * np.maximum(1, np.maximum(asked, named))
+    return able if test_accuracy is None else able & ~(test_accuracy[:size] < 0.25)  # NaN: not read

@@ -57,21 +57,24 @@ class Samples(SampleTable):
         return name.encode("utf-8", "backslashreplace").decode()  # a file's name may be no UTF-8
 
     @cached_property
-    def _times(self) -> tuple[Shorts, Shorts, Shorts]:
+    def _times(self) -> tuple[Shorts, Shorts, Shorts, float]:
         seen_times, wrong_times, begun = np.zeros((3, len(self)), np.int32)
+        best = 0.0
         before = np.ones(len(self), np.int32)
         for seen, right, age in self.answers.epochs():
             seen_times += seen
             wrong_times += seen & ~right
             begun += (before <= 1) & (age > 1)
             before = age
-        return seen_times, wrong_times, begun
+            best = max(best, float(right.sum() / max(1, seen.sum())))
+        return seen_times, wrong_times, begun, best
 
     # In how many epochs each sample was seen, and was seen and wrong; and how many error episodes it has had: unbroken
-    # stretches of age above one, the last maybe open.
+    # stretches of age above one, the last maybe open. And the largest share of right answers in an epoch.
     seen = cached_property(lambda self: self._times[0])
     wrong = cached_property(lambda self: self._times[1])
     episodes = cached_property(lambda self: self._times[2])
+    _best_accuracy = cached_property(lambda self: self._times[3])
 
     @cached_property
     def trusted(self) -> Masks:
@@ -86,7 +89,7 @@ class Samples(SampleTable):
 
         So a score above one half means the same on the page, in the exported table, and in the advice.
         """
-        score = suspicion(self.label, self.wrong, self.seen, self.mean_confidence, self.mean_other)
+        score = suspicion(self.label, self.wrong, self.seen, self.mean_margin, self._best_accuracy)
         return np.where(self.trusted, score, score / 2).astype(np.float32)
 
     @property

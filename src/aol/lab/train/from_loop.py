@@ -89,7 +89,7 @@ def _write_samples(loop: Loop, pair: AnyPair, row: int, folder: Path, *, finishe
     columns = {"index": index, "label": loop.labels, "age": loop.ages.age[row], "ema": ema, **kept}
     samples.write_samples(folder / samples.FILE, columns, run=loop.runs[row].run_id, absent=loop.ages.absent)
     if finished:  # pictures of the oldest and most suspicious samples, for reports
-        rows = worth_seeing(loop.labels.cpu(), ema.cpu(), kept["mean_other"] - kept["mean_confidence"].sqrt())
+        rows = worth_seeing(loop.labels.cpu(), ema.cpu(), kept["mean_margin"])
         image = _reader(pair.train)
         save_previews(folder, rows, image=lambda place: image(int(index[place])))
     if loop.test_answers is not None:

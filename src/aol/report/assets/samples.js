@@ -103,8 +103,7 @@ function drawErrors() {
   fill("error-about", samples.likely
     ? `${times(samples.likely, "sample")} of ${run.name} with a score above one half, in classes that the model has learnt, both the `
       + "label's and the answer's. The model may be wrong: enlarge a card, mark what you see, and export the marks."
-    : `No label of ${run.name} looks wrong: no score is above one half. A network that has memorised its training set is sure of every `
-      + "label in the end, so the less clear cases may be worth a look.");
+    : `No label of ${run.name} looks wrong: no score is above one half. The less clear cases may be worth a look.`);
   const tick = element("input", { type: "checkbox", id: "unsure", checked: state.unsure, onchange: (event) => choose({ unsure: event.target.checked }) });
   const count = markRows().length;
   keepingFocus(() => fill("error-controls", element("label", { class: "tick" }, tick, " also less clear cases"),
