@@ -51,7 +51,8 @@ def test_every_picture_is_there_and_described(page: Path) -> None:
     for described, file in pictures:
         assert described
         assert file.startswith("https://") or (page.parent / file).is_file(), f"{name(page)} shows {file}"
-    plain = page.stem in {"avalanche", "fastai", "skorch", "timm", "transformers"}  # what comes out is that of other pages
+    # What comes out of these is that of other pages.
+    plain = page.stem in {"avalanche", "fastai", "skorch", "timm", "transformers"}
     assert pictures or plain or page.parent.name != "how-to", f"{name(page)} has no picture of what comes out"
 
 
