@@ -100,8 +100,28 @@ def test_a_section_has_tables_notes_and_commands(tmp_path: Path) -> None:
     assert "| frequency | +" in text
     assert "18 runs on made up; aol 1.0; torch 2.0; python 3.11; 0.18 hours of training." in text
     assert f"aol study run 'my studies/own.toml' --out {tmp_path.as_posix()}" in text
-    assert "hours on a GPU" not in text  # a page of the docs, beside which a user's own page does not lie
     assert "](statistics.md)" not in text
+
+
+def test_other_figures_of_a_study_are_columns_beside_its_verdict(tmp_path: Path) -> None:
+    plan = replace(study(), figures=("tail_mean", "last"))
+    fill(tmp_path, plan, {"aol": 0.03})
+    text = page(tmp_path, [plan])
+    assert "By figure" not in text
+    verdicts = text.split("**Mean of cells**")[1].split("**Methods")[0]
+    head, _, row = (line for line in verdicts.splitlines() if line.startswith("|"))
+    assert head.endswith("| last |")
+    assert re.search(r"\| \+3\.\d\d \(.*\) gain \|$", row)
+
+
+def test_a_study_of_many_cells_has_a_row_for_each_cell_with_gains_alone(tmp_path: Path) -> None:
+    plan = replace(study(imbalances=tuple(range(10, 140, 10)), rhos=(0.5,)), paper=None)
+    fill(tmp_path, plan, {"aol": 0.03})
+    rows = told(page(tmp_path, [plan]), "imbalance ")
+    assert len(rows) == 13
+    for _, base, own, _ in rows:
+        assert 69 < float(base) < 72
+        assert 2.5 < float(own) < 3.5
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
@@ -134,7 +154,7 @@ def test_ages_that_are_kept_come_with_the_command_that_draws_them(tmp_path: Path
         values = np.tile([3.0, 1.0, 2.0, 5.0, 4.0], 20)
         store.write(replace(record(run, 0.5), by_class={"mean_age": values, "test_accuracy": 1 / values}))
     text = page(tmp_path, [plan])
-    assert f"aol study draw correlations --out {tmp_path.as_posix()} --write correlations.png\n```" in text
+    assert f"aol study draw correlations --out {tmp_path.as_posix()} --write correlations.png`\n" in text
 
 
 def test_the_page_says_that_settings_came_before_runs_only_where_git_shows_it(tmp_path: Path) -> None:
@@ -188,7 +208,7 @@ def test_the_page_in_the_docs_is_up_to_date_with_the_runs(monkeypatch: pytest.Mo
 def test_the_page_of_margins_is_up_to_date_with_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     text = (ROOT / "docs" / "results-margins.md").read_text(encoding="utf-8")
-    names = re.findall("^aol study run ([^ ]+) --out results/margins$", text, flags=re.MULTILINE)
+    names = re.findall("^- `aol study run ([^ ]+) --out results/margins`$", text, flags=re.MULTILINE)
     assert len(names) == 15
     made = results_page(Path("results/margins"), {name: load(name) for name in names}, charts=True)
     command = f"aol study page {' '.join(names)} --out results/margins --write docs/results-margins.md"

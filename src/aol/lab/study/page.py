@@ -15,17 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+import pandas as pd
+
 from aol.lab.settings import WrongSettingsError, word
 from aol.lab.study.draw import Estimate, draw_forest, estimate_of, gain_figure
 from aol.lab.study.paper import TABLES, cells_of
-from aol.lab.study.results import StudyResults, finished_runs, study_results
+from aol.lab.study.results import StudyResults, finished_runs, rows_of, study_results
 from aol.lab.study.spec import Study, builtin_names, cell_name, load, path_of
-from aol.lab.study.tables import NONE, TEMPLATES, correlation_verdict, gain_text, notes, points, signed, tables
+from aol.lab.study.tables import NONE, TEMPLATES, correlation_verdict, gain_text, notes, percent, points, signed, tables
 from aol.lab.study.verdict import FEW, Claim
 from aol.records.metrics import zero_threshold_share
 from aol.records.store import Store
 from aol.report.figures import style
 
+MOST_CELLS = 12  # with more, the gains of a study are one table with a row for each cell
 MOST_ZEROS = 0.25  # share of steps whose threshold was 0, above which a study hardly tests age
 
 
@@ -79,8 +82,8 @@ def results_page(folder: Path, called: Mapping[str, Study] | None = None, *, cha
         {
             "study": own.study,
             "verdict": _verdict(own),
-            "tables": tables(own),
-            "notes": notes(own),
+            "tables": _tables(own),
+            "notes": notes(own, brief=True),
             "zeros": _zero_thresholds(own) if own.study.paper else {},
             "commands": _commands(name, own.study, folder),
             "committed": _is_committed_first(name, own),
@@ -93,6 +96,8 @@ def results_page(folder: Path, called: Mapping[str, Study] | None = None, *, cha
         folder=folder.as_posix(),
         sections=sections,
         charts=charts,
+        chosen=any(own.gains["k"].notna().any() for own in shown.values() if not own.correlations),
+        cells=MOST_CELLS,
         documented=all(name in builtin_names() or Path(name).parent == folder / "studies" for name in called),
     )
     return Page(text, _charts(list(shown.values()), lines) if charts else {})
@@ -156,11 +161,34 @@ def _is_committed_first(name: str, results: StudyResults) -> bool:
     return True
 
 
+def _tables(results: StudyResults) -> dict[str, pd.DataFrame]:
+    """Return the tables of a study as the page shows them: other figures as columns, many cells as one row each."""
+    made = tables(results)
+    figures = made.pop("By figure", pd.DataFrame(columns=["figure"]))
+    for name, own in figures[figures["figure"] != results.figure].groupby("figure", sort=False):
+        by_method = dict(zip(own["method"], own["gain (95 %)"] + " " + own["is there a gain?"], strict=True))
+        verdicts = made["Mean of cells"]
+        made["Mean of cells"] = verdicts.assign(**{str(name): verdicts["method"].map(by_method).fillna(NONE)})
+    if not results.correlations and results.gains["cell"][results.gains["runs"] > 0].nunique() > MOST_CELLS:
+        made[results.study.title] = _gains_by_cell(results)
+    return made
+
+
+def _gains_by_cell(results: StudyResults) -> pd.DataFrame:
+    """Return a row for each cell: the accuracy of the baseline in percent, and the gain of every method in points."""
+    cells, base = results.study.cells_list(), results.study.baseline
+    rows: dict[int, dict[str, str]] = {}
+    for row in rows_of(results.gains):
+        text = percent(row.mean) if row.method == base else points(row.gain.mean) if row.gain else NONE
+        rows.setdefault(row.cell, {"cell": cell_name(cells[row.cell])})[row.method] = text
+    return pd.DataFrame(rows.values(), dtype="object").fillna(NONE)
+
+
 def _commands(name: str, study: Study, folder: Path) -> list[str]:
-    """Return the commands that train and show these results."""
+    """Return the commands that train what is missing, and draw the ages that are kept."""
     words = shlex.join([name, "--out", folder.as_posix()])
     draw = [f"aol study draw {words} --write {study.name}.png"] if "age" in study.keep else []
-    return [f"aol study run {words}", f"aol study show {words}", *draw]
+    return [f"aol study run {words}", *draw]
 
 
 # The summary

@@ -272,9 +272,9 @@ def as_dict(results: StudyResults) -> dict[str, object]:
     }
 
 
-def notes(results: StudyResults) -> list[str]:
-    """Return the sentences under the tables, from `templates/notes.j2`."""
-    text = TEMPLATES.get_template("notes.j2").render(results=results)
+def notes(results: StudyResults, *, brief: bool = False) -> list[str]:
+    """Return the sentences under the tables, from `templates/notes.j2`; `brief`: without what columns mean."""
+    text = TEMPLATES.get_template("notes.j2").render(results=results, brief=brief)
     return [" ".join(line.split()) for line in re.split("^- ", text, flags=re.MULTILINE) if line.strip()]
 
 
