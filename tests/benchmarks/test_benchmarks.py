@@ -92,5 +92,5 @@ def test_the_tables_of_the_losses_are_those_of_their_record(monkeypatch: pytest.
     losses = importlib.import_module("losses")
     record = json.loads((BENCHMARKS / "results" / "losses.json").read_text())
     page = (BENCHMARKS.parent / "docs" / "how-to" / "losses.md").read_text()
-    for table in (losses.costs, losses.gains, losses.counted):
+    for table in (losses.costs, losses.gains, losses.counted, losses.memories):
         assert table(record) in page
