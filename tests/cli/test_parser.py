@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import sys
+import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,8 @@ from aol.cli import MODULES, Parser, main, number, seconds, seed_list
 from aol.lab.data.images import DataError
 from aol.lab.settings import WrongSettingsError
 from tests.support.bad_input import WRONG
+from tests.support.running import SRC
+from tests.support.running import aol as aol_in_a_process
 
 
 def commands(parser: argparse.ArgumentParser, prefix: tuple[str, ...] = ()) -> dict[tuple[str, ...], Parser]:
@@ -79,16 +81,13 @@ def test_the_right_word_and_the_right_help_page_are_suggested(
 
 
 @pytest.mark.parametrize(("name", "extra"), [("show", "report"), ("report", "report"), ("train", "lab")])
-def test_a_missing_package_is_named_once_with_the_extra_that_has_all(
-    name: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    monkeypatch.delitem(sys.modules, "aol.records.table")
-    words = [name, "--epochs", "1", "--out", str(tmp_path / "run")] if name == "train" else [name, str(tmp_path)]
-    assert main(words) == 1
-    said = capsys.readouterr().err
-    assert said.count("pip install") == 1
-    assert f"needs pandas, which is not installed: pip install '.[{extra}]'" in said
+def test_a_missing_package_is_named_once_with_the_extra_that_has_all(name: str, extra: str, tmp_path: Path) -> None:
+    (tmp_path / "pandas.py").write_text("raise ModuleNotFoundError(\"No module named 'pandas'\", name='pandas')\n")
+    words = [name, "--epochs", "1", "--out", tmp_path / "run"] if name == "train" else [name, tmp_path]
+    said = aol_in_a_process(*words, cwd=tmp_path, PYTHONSAFEPATH="", PYTHONPATH=f"{tmp_path}{os.pathsep}{SRC}")
+    assert said.status == 1
+    assert said.err.count("pip install") == 1
+    assert f"needs pandas, which is not installed: pip install '.[{extra}]'" in said.err
 
 
 def test_a_file_as_data_is_answered_with_the_pages_for_tables_and_text(
