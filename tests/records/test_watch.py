@@ -267,6 +267,60 @@ def test_other_data_are_refused(tmp_path: Path) -> None:
         watch.epoch(model())
     with pytest.raises(ValueError, match="label"):
         Watch(tmp_path, [{"x": 1.0}] * 3)
+    with pytest.raises(TypeError, match="ages must be SampleAges"):
+        Watch(tmp_path, DATA, ages="ages.pt")
+    with pytest.raises(ValueError, match="labels"):
+        Watch(tmp_path, [])
+
+
+@pytest.mark.parametrize("row", [X[0], (X[0],), "text"], ids=["no label", "a tuple of one", "text"])
+def test_rows_without_a_label_are_refused_with_a_sentence(row: object, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="A row must be"):
+        Watch(tmp_path, [row] * 3)
+    with Watch(tmp_path, DATA, TensorDataset(X)) as watch, pytest.raises(TypeError, match="A row must be"):
+        watch.epoch(model())
+
+
+@pytest.mark.parametrize("label", ["cat", None, 1.0, 0.5])
+def test_labels_that_are_no_whole_numbers_are_refused_before_training(label: object, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="labels must be whole numbers"):
+        Watch(tmp_path, [(X[0], label)] * 3)
+
+
+def test_what_is_no_model_or_no_logits_is_refused_and_the_epoch_can_be_given_again(tmp_path: Path) -> None:
+    class Silent(nn.Module):
+        def forward(self, x: Tensor) -> None: ...
+
+    with Watch(tmp_path, DATA, every=2) as watch:
+        watch.epoch(model())
+        for wrong in (None, nn.Linear, lambda x: x):
+            with pytest.raises(TypeError, match="model must be"):
+                watch.epoch(wrong)
+        watch.epoch(model())
+        assert watch.ages.epoch == 1
+        watch.epoch(model())
+        with pytest.raises(TypeError, match="answer with logits"):
+            watch.epoch(Silent())
+
+
+@pytest.mark.parametrize("how", ["empty", "cut", "random", "other labels", "missing"])
+def test_resume_refuses_damaged_and_missing_ages_and_loses_nothing(how: str, tmp_path: Path) -> None:
+    data = TensorDataset(X, Y.flip(0)) if how == "other labels" else DATA
+    with Watch(tmp_path, DATA) as watch:
+        watch.epoch(model())
+        watch.epoch(model())
+    path = tmp_path / "ages.pt"
+    whole = path.read_bytes()
+    damaged = {"empty": b"", "cut": whole[: len(whole) // 2], "random": bytes(range(256)) * 2, "other labels": whole}
+    if how == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(damaged[how])
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match=r"other labels|not a whole file of ages|without ages\.pt") as refused:
+        Watch(tmp_path, data, resume=True)
+    assert str(tmp_path) in str(refused.value)
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 def test_labels_come_from_the_set_itself_where_it_has_them() -> None:

@@ -33,6 +33,8 @@ def opened(name: str, given: Any) -> tuple[Any, dict[str, Any]]:
 def label_of(batch: Any) -> Any:
     """Return the label of a sample or batch (x, y, ...), or of a mapping."""
     if not isinstance(batch, Mapping):
+        if isinstance(batch, Tensor | np.ndarray | str) or (isinstance(batch, tuple | list) and len(batch) < 2):
+            raise TypeError(f"A row must be (x, y, ...) or a mapping with a label, not {_check.shown(batch)}.")
         return batch[1]
     for name in LABELS:
         if name in batch:
@@ -61,7 +63,13 @@ def labels_of(data: Any, options: Mapping[str, Any] | None = None) -> Tensor:
         return _check.integers("labels", targets).cpu()
     given = {"batch_size": 256, "collate_fn": _only_labels, **(options or {})}
     loader = DataLoader(data, shuffle=False, generator=torch.Generator(), **given)
-    return torch.cat([torch.as_tensor(label_of(batch)) for batch in loader]).to(torch.int64)
+    return torch.cat([torch.zeros(0, dtype=torch.int64), *(_whole(label_of(batch)) for batch in loader)])
+
+
+def _whole(label: Any) -> Tensor:
+    with suppress(TypeError, ValueError, RuntimeError):  # else the check says what it is
+        label = torch.as_tensor(label).cpu().flatten()
+    return _check.integers("labels", label)
 
 
 def _only_labels(items: list[Any]) -> tuple[None, list[Any]]:

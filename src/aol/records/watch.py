@@ -24,7 +24,7 @@ from aol._files import FolderInUseError, write_atomically
 from aol.ages import SampleAges
 from aol.losses import is_correct
 from aol.records.datasets import LABELS, ages_of, class_names, first_that_differs, label_of, opened, previews_of
-from aol.records.record import FILE
+from aol.records.record import FILE, DamagedRunError, read_run
 from aol.records.recorder import Figure, Recorder
 
 AGES = "ages.pt"  # in the folder of the record: where `resume` goes on
@@ -84,6 +84,8 @@ class Watch:
                 warnings.warn(f"train_set differs when sample {place} is read again: {why}.", stacklevel=2)
             names = record.get("classes") or class_names(data)
             ages = ages_of(train_set, names, device) if ages is None else ages
+            if not isinstance(ages, SampleAges):
+                raise TypeError(f"ages must be SampleAges, not {_check.shown(ages)}.")
             if ages.num_samples != len(data):
                 raise ValueError(f"ages must be of the {len(data)} samples of train_set, not of {ages.num_samples}.")
             own: dict[str, Any] = {"classes": names} if names is not None and len(names) == ages.num_classes else {}
@@ -96,8 +98,8 @@ class Watch:
 
     def _open(self, folder: Path, resume: bool, record: dict[str, Any]) -> Recorder:
         """Return the recorder, in a folder that the first process chooses, with the ages that are there."""
-        if resume and self.ages.epoch == 0 and (folder / AGES).exists():
-            self.ages.load_state_dict(torch.load(folder / AGES, map_location="cpu", weights_only=True))
+        if resume and self.ages.epoch == 0:
+            self._load_ages(folder)
         chosen: list[Any] = [None]
         try:
             if self._rank == 0:
@@ -107,6 +109,24 @@ class Watch:
             if self._world > 1:
                 dist.broadcast_object_list(chosen)
         return recorder if self._rank == 0 else Recorder(chosen[0], self.ages, resume=resume, **record)
+
+    def _load_ages(self, folder: Path) -> None:
+        """Load the ages of the folder; refuse damaged and missing ones, without which its record would be cut."""
+        path = folder / AGES
+        if not path.exists():
+            if (folder / FILE).exists() and len(read_run(folder).epochs) > 1:  # one, where the first pass was cut short
+                raise DamagedRunError(f"{folder} has a record without {AGES}: restore it, or choose another folder.")
+            return
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except OSError:
+            raise
+        except Exception as error:  # torch.load raises whatever a damaged file leads it to
+            raise DamagedRunError(f"{path}: not a whole file of ages.") from error
+        try:
+            self.ages.load_state_dict(state)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}: {error}") from error
 
     def _new(self, folder: Path, record: dict[str, Any]) -> Recorder:
         """Return a recorder in the first folder without a record that no other program has begun."""
@@ -123,6 +143,8 @@ class Watch:
 
         `figures` are what `Recorder.advance` takes: `lr=0.1`, `train_loss=loss`.
         """
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, not {_check.shown(model)}.")
         self._calls += 1
         if self._calls % self._every:
             return
@@ -150,6 +172,8 @@ class Watch:
         done, shows = 0, self._rank == 0 and sys.stderr.isatty()
         for batch in DataLoader(data, sampler=order.tolist(), generator=torch.Generator(), **options):
             logits, label = self._answer(model, batch)
+            if not isinstance(logits, Tensor):
+                raise TypeError(f"The model must answer with logits [B, C], not {_check.shown(logits)}: give answer=.")
             index = order[done : done + len(label)]
             done += len(label)
             yield index, logits.detach().float(), label
