@@ -57,16 +57,17 @@ def frames(written: Sequence[tuple[float, str]]) -> list[Frame]:
     screen = pyte.Screen(COLUMNS, ROWS)
     stream = pyte.Stream(screen)
     stream.feed(f"$ {COMMAND}\r\n")
-    found, shown, before = [(1.0, _lines(screen))], 0.0, 0.0
-    live, end, after = "".join(text for _, text in written).partition("\x1b[?25h")  # the cursor comes back
-    left = len(live)
+    found, shown = [(1.0, _lines(screen))], 0.0
+    whole = "".join(text for _, text in written)
+    left = whole.index("\n", whole.rindex("\r\x1b[K")) + 1  # the line of progress is written anew until here
+    after = whole[left:]
     for second, text in written:
-        if second - before > 0.1 and second / FASTER - shown >= EVERY:  # a pause: what was written is a whole picture
+        if left and second / FASTER - shown >= EVERY:
             found.append((second / FASTER - shown, _lines(screen)))
             shown = second / FASTER
         stream.feed(text[:left])
-        left, before = left - len(text[:left]), second
-    for line in (end + after).splitlines(keepends=True):
+        left -= len(text[:left])
+    for line in after.splitlines(keepends=True):
         stream.feed(line)
         found.append((TABLE if line.startswith("└") else LINE, _lines(screen)))
     return [*found[:-1], (END, found[-1][1])]
