@@ -106,4 +106,3 @@ test-vision: $(VENV)-vision/.ready  # Avalanche, fastai, and data sets and netwo
 bench-plugins: $(VENV)-sklearns/.ready  ## ages beside their rivals on streams and tables; about an hour
 	$(VENV)-sklearns/bin/python benchmarks/river_streams.py
 	$(VENV)-sklearns/bin/python benchmarks/tabular.py
-	$(VENV)-sklearns/bin/python benchmarks/margins_tables.py

@@ -153,23 +153,25 @@ def cell(now: Sequence[float], before: Sequence[float] | None) -> str:
 def tables(record: Record, *, rows: tuple[str, str], column: str, measures: Mapping[str, str], baseline: str) -> str:
     """Return one table per measure: a row for each pair of `rows`, a column for each value of `column`.
 
-    The second of `rows` is the method; its `baseline` is what the others are compared with, seed by seed.
+    One of the three is "method"; its `baseline` is what the others are compared with, seed by seed.
     """
-    found = {(case[rows[0]], case[rows[1]], case[column]): case for case in record["cases"]}
-    outer, inner, across = (list(dict.fromkeys(key[i] for key in found)) for i in range(3))
+    names = (*rows, column)
+    found = {tuple(case[name] for name in names): case for case in record["cases"]}
+    values = [list(dict.fromkeys(key[i] for key in found)) for i in range(3)]
+
+    def shown(key: tuple[str, ...], measure: str) -> str:
+        if key not in found:
+            return ""
+        plain = tuple(baseline if name == "method" else value for name, value in zip(names, key, strict=True))
+        return cell(found[key][measure], None if key == plain else found[plain][measure])
+
     parts = []
     for measure, title in measures.items():
         lines = [
-            {rows[0]: group, rows[1]: method}
-            | {
-                each: cell(
-                    found[group, method, each][measure],
-                    None if method == baseline else found[group, baseline, each][measure],
-                )
-                for each in across
-            }
-            for group in outer
-            for method in inner
+            {rows[0]: outer, rows[1]: inner} | {across: shown((outer, inner, across), measure) for across in values[2]}
+            for outer in values[0]
+            for inner in values[1]
+            if any((outer, inner, across) in found for across in values[2])
         ]
         parts.append(f"**{title}**\n\n{table(lines)}")
     return "\n\n".join(parts)

@@ -61,22 +61,25 @@ def trees(model: str, seed: int) -> ClassifierMixin:
     )
 
 
-def run(data: str, model: str, method: str, imbalance: float, rounds: int, seed: int) -> dict[str, float]:
-    """Fit once and return the test scores, in percent."""
-    fitted, test = split(data, imbalance, seed)
-    estimator = trees(model, seed)
+def weighted(estimator: ClassifierMixin, method: str, train: Part, rounds: int) -> ClassifierMixin:
+    """Return the estimator, fitted with weights of a method."""
     if method.startswith("AoL"):
         level = "sample" if "sample" in method else "class"
         balance = "balanced" if "balanced" in method else None
         aged = AgedClassifier(estimator, rounds=rounds, level=level, cv=3, class_weight=balance)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The least populated class")  # fewer samples than folds, and said so
-            answers = aged.fit(fitted.features, fitted.labels).predict(test.features)
-    else:
-        power = {"none": 0.0, "balanced": 1.0, "frequency^-1.5": 1.5}[method]
-        weight = aol.frequency_weight(np.bincount(fitted.labels), power).numpy().astype(np.float64)[fitted.labels]
-        weight *= len(weight) / weight.sum()  # as class_weight="balanced" does
-        answers = estimator.fit(fitted.features, fitted.labels, sample_weight=weight).predict(test.features)
+            return aged.fit(train.features, train.labels)
+    power = {"none": 0.0, "balanced": 1.0, "frequency^-1.5": 1.5}[method]
+    weight = aol.frequency_weight(np.bincount(train.labels), power).numpy().astype(np.float64)[train.labels]
+    weight *= len(weight) / weight.sum()  # as class_weight="balanced" does
+    return estimator.fit(train.features, train.labels, sample_weight=weight)
+
+
+def run(data: str, model: str, method: str, imbalance: float, rounds: int, seed: int) -> dict[str, float]:
+    """Fit once and return the test scores, in percent."""
+    train, test = split(data, imbalance, seed)
+    answers = weighted(trees(model, seed), method, train, rounds).predict(test.features)
     recall = recall_score(test.labels, answers, average=None)
     return {
         "balanced accuracy": 100 * balanced_accuracy_score(test.labels, answers),

@@ -56,19 +56,31 @@ def test_differences_are_paired_by_seed_and_starred_where_they_are_clear(measuri
         line.split("|")[2].strip(): line.split("|")[3].strip() for line in text.splitlines() if line.startswith("| a")
     }
     assert rows == {"bare": "60.0", "age": "61.0 (+1.0*)", "other": "60.0 (+0.0)"}
+    across = measuring.tables(
+        record, rows=("stream", "model"), column="method", measures={"score": "Score"}, baseline="bare"
+    )
+    row = [value.strip() for value in across.splitlines()[-1].strip("|").split("|")]
+    assert row == ["a", "tree", "60.0", "61.0 (+1.0*)", "60.0 (+0.0)"]
 
 
-RECORDS = [
-    ("river_streams", {"river"}),
-    ("tabular", {"lightgbm", "xgboost"}),
-    ("margins_tables", {"lightgbm", "xgboost"}),
-]
+RECORDS = [("river_streams", {"river"}), ("tabular", {"lightgbm", "xgboost"})]
 
 
 @pytest.mark.parametrize(("name", "packages"), RECORDS)
 def test_the_committed_records_are_whole(name: str, packages: set[str]) -> None:
     record = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
-    assert packages <= record["machine"]["packages"].keys()
-    assert record["seeds"] >= 5
-    figures = [value for case in record["cases"] for value in case.values() if isinstance(value, list)]
-    assert {len(each) for each in figures} == {record["seeds"]}
+    for part in (record, record.get("earlier", record)):  # what another version measured
+        assert packages <= part["machine"]["packages"].keys()
+        assert part["seeds"] >= 5
+        figures = [value for case in part["cases"] for value in case.values() if isinstance(value, list)]
+        assert {len(each) for each in figures} == {part["seeds"]}
+
+
+def test_the_tables_of_boosted_trees_are_those_of_their_record(measuring) -> None:
+    page = (BENCHMARKS.parent / "docs" / "how-to" / "boosted-trees.md").read_text()
+    record = json.loads((BENCHMARKS / "results" / "tabular.json").read_text())
+    for part in (record, record["earlier"]):
+        measures = {"balanced_accuracy": "Balanced accuracy, %"}
+        options = {"rows": ("table", "model"), "column": "method", "baseline": "none"}
+        assert measuring.tables(part, measures=measures, **options) in page
+        assert measuring.belongs_to(part) in page

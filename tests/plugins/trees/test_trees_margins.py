@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import json
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -137,20 +134,6 @@ def test_bad_input_gets_one_clear_sentence(options, error, named):
     with pytest.raises(error, match=named) as caught:
         AgedClassifier(**{"estimator": TREES["lightgbm"], **options}).fit(X, y)
     assert str(caught.value).endswith(".")
-
-
-def test_the_benchmark_writes_a_record_that_says_what_it_belongs_to(tmp_path, monkeypatch, capsys):
-    root = Path(__file__).parents[3]
-    for folder in ("examples", "benchmarks"):  # a test before this one may have imported them, and undone their path
-        monkeypatch.syspath_prepend(str(root / folder))
-    benchmark = importlib.import_module("margins_tables")
-    out = tmp_path / "margins_tables.json"
-    words = ["--tables", "wine", "--models", "xgboost", "--rounds", "2", "--seeds", "2", "--out", str(out)]
-    assert benchmark.main(words) == 0
-    record = json.loads(out.read_text())
-    assert [case["method"] for case in record["cases"]] == list(benchmark.METHODS)
-    assert all(len(case["worst_class"]) == len(case["seconds"]) == 2 for case in record["cases"])
-    assert "| wine  | margins by age " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
