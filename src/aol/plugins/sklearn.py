@@ -29,7 +29,6 @@ from sklearn.utils.validation import _check_method_params, check_array, check_is
 
 from aol import _check
 from aol.ages import SampleAges
-from aol.margins import Margins
 from aol.offsets import fit_offsets, logit_offsets, posthoc_logits
 from aol.plugins._records import Recording, recorder_of
 from aol.records.recorder import Recorder
@@ -71,7 +70,7 @@ class _Samples:
         return np.divide(total, mass, out=np.full(size, np.nan), where=mass > 0)
 
     def times(self) -> Indices:
-        """Return how often each sample counts in margins: its weight, if all are whole numbers, else once."""
+        """Return how often each sample counts in `fit_offsets`: its weight, if all are whole numbers, else once."""
         whole = self.given.astype(np.int64)
         return whole if np.array_equal(whole, self.given) else (self.given > 0).astype(np.int64)
 
@@ -141,7 +140,7 @@ def _start_name(estimator: BaseEstimator) -> str:
     for name in {"init_score", "base_margin"} & signature(last.fit).parameters.keys():
         return name
     raise TypeError(
-        "offset and margins need an estimator whose fit takes init_score (LightGBM) or base_margin (XGBoost), not "
+        "offset needs an estimator whose fit takes init_score (LightGBM) or base_margin (XGBoost), not "
         f"{type(last).__name__}: use OffsetClassifier for it."
     )
 
@@ -444,11 +443,8 @@ class AgedClassifier(_Wrapper):
             classifier. "train": predictions on the training set; cheap, but useless for estimators that memorise it, as
             trees do.
         class_weight: a dict or "balanced": weights of classes, multiplied with those from ages.
-        margins: for LightGBM and XGBoost: offsets of the scores that are found from the predictions of each round, by
-            "age" or "error" as in `aol.Margins`; or None.
         offset: for LightGBM and XGBoost: a static offset of the scores: "counts" (logit adjustment), `[C]`, or None.
             Trees are fitted on offset plus scores (`init_score`, `base_margin`), and predict by the scores alone.
-        gain: speed of the margins per round.
         tau: strength of the offset "counts".
         n_jobs: number of folds fitted in parallel.
         recorder: records rounds as epochs for `aol report`: a folder, or a function from the ages to an
@@ -459,7 +455,7 @@ class AgedClassifier(_Wrapper):
         ages_: rounds since each sample was last predicted right, counted from one, after the last round.
         class_age_: the smoothed age of each class of `classes_`.
         sample_weight_: the weights of `estimator_`.
-        offset_: the offset of `estimator_`, for each class of `classes_`; only with `margins` or `offset`.
+        offset_: the offset of `estimator_`, for each class of `classes_`; only with `offset`.
         scores_: the balanced accuracy of the predictions of each round.
 
     With folds, a round costs one fit per fold, and the last estimator one more on all data.
@@ -481,9 +477,7 @@ class AgedClassifier(_Wrapper):
         level: str = "class",
         cv: Folds = 5,
         class_weight: dict[object, float] | str | None = None,
-        margins: str | None = None,
         offset: str | _check.Numbers | None = None,
-        gain: float = 0.2,
         tau: float = 1.0,
         n_jobs: int | None = None,
         recorder: Recording = None,
@@ -494,9 +488,7 @@ class AgedClassifier(_Wrapper):
         self.level = level
         self.cv = cv
         self.class_weight = class_weight
-        self.margins = margins
         self.offset = offset
-        self.gain = gain
         self.tau = tau
         self.n_jobs = n_jobs
         self.recorder = recorder
@@ -509,24 +501,22 @@ class AgedClassifier(_Wrapper):
         """
         rounds = self._check_settings()
         samples = self._samples(X, y, sample_weight, params)
-        base, size = self._base(samples), len(self.classes_)
+        base = self._base(samples)
+        offset = None if self.offset is None else samples.offsets(self.offset, self.tau)
         parts = [(None, np.arange(len(samples.y)))] if isinstance(self.cv, str) else self._parts(samples)
         oob, job = isinstance(self.cv, str) and self.cv == "oob", delayed(samples.predicted)
         asked = {"classes": not oob, "scores": not oob and self.recorder is not None}
-        ages = SampleAges(samples.code, num_classes=size, rho=self.rho, level=self.level)
-        margins = None
-        if self.margins is not None:
-            margins = Margins(size, labels=samples.code, signal=self.margins, gain=self.gain)
+        ages = SampleAges(samples.code, num_classes=len(self.classes_), rho=self.rho, level=self.level)
         self.scores_ = np.empty(0)
         recorder = recorder_of(self.recorder, ages, [str(label) for label in self.classes_.tolist()])
         with nullcontext() if recorder is None else recorder:
             for _ in range(rounds):
-                weight, offset = _keep_sum(base, _age_factor(samples, ages)), self._offset(samples, margins)
+                weight = _keep_sum(base, _age_factor(samples, ages))
                 trained = Parallel(n_jobs=self.n_jobs)(
                     job(clone(self.estimator), part, weight, offset, **asked) for part in parts
                 )
                 answers = [_out_of_bag(trained[0][0], self.classes_)] if oob else [given for _, given in trained]
-                self._end_round(samples, answers, ages, margins, recorder)
+                self._end_round(samples, answers, ages, recorder)
         on_all = isinstance(self.cv, str)
         self.estimator_ = trained[0][0] if on_all else samples.fitted(clone(self.estimator), None, weight, offset)
         self.sample_weight_, self.ages_ = weight, ages.age.numpy()
@@ -540,14 +530,13 @@ class AgedClassifier(_Wrapper):
         """Raise where a setting is wrong; return the number of rounds."""
         _check.number("rho", self.rho, 0.0, 1.0)
         _check.choice("level", self.level, ("class", "sample"))
-        _check.number("gain", self.gain, 0.0, 1e3)
         _check.number("tau", self.tau, 0.0, 1e6)
-        words = {"cv": ("train", "oob"), "class_weight": ("balanced",), "margins": ("age", "error")}
-        for name, allowed in {**words, "offset": ("counts",)}.items():
+        words = {"cv": ("train", "oob"), "class_weight": ("balanced",), "offset": ("counts",)}
+        for name, allowed in words.items():
             if isinstance(getattr(self, name), str):
                 _check.choice(name, getattr(self, name), allowed)
         _check_weighted(self.estimator)
-        if self.margins is not None or self.offset is not None:
+        if self.offset is not None:
             _start_name(self.estimator)
         return _check.whole("rounds", self.rounds, 1)
 
@@ -563,39 +552,22 @@ class AgedClassifier(_Wrapper):
             raise ValueError("class_weight must leave at least one sample with a weight that is not zero.")
         return weight
 
-    def _offset(self, samples: _Samples, margins: Margins | None) -> Floats | None:
-        """Return the offset of the next round, `[C]`."""
-        if margins is None and self.offset is None:
-            return None
-        fixed = np.zeros(len(samples.classes)) if self.offset is None else samples.offsets(self.offset, self.tau)
-        return fixed if margins is None else fixed + margins.offsets.numpy()
-
     def _end_round(
-        self,
-        samples: _Samples,
-        answers: list[Answers],
-        ages: SampleAges,
-        margins: Margins | None,
-        recorder: Recorder | None,
+        self, samples: _Samples, answers: list[Answers], ages: SampleAges, recorder: Recorder | None
     ) -> None:
-        """Update ages and margins, and record the round."""
-        right, named = np.full(len(samples.y), np.nan), np.zeros(len(samples.y), dtype=np.int64)
+        """Update ages, and record the round."""
+        right = np.full(len(samples.y), np.nan)
         for index, answer, scores in answers:
             if recorder is not None and scores is not None:
                 recorder.observe(index, torch.from_numpy(scores).float())
             right[index] = answer == samples.y[index]
-            named[index] = np.searchsorted(samples.classes, answer)
         (seen,) = np.nonzero(~np.isnan(right))
         ages.observe(seen, right[seen] > 0)
         ages.advance(sync=False)  # a matter of this process alone
-        figures: dict[str, Any] = {"balanced_accuracy": float(np.nanmean(samples.class_mean(right)))}
-        if margins is not None:
-            margins.observe(seen, named[seen], times=samples.times()[seen])
-            margins.advance(sync=False)
-            figures["offset"] = margins.offsets
-        self.scores_ = np.append(self.scores_, figures["balanced_accuracy"])
+        balanced = float(np.nanmean(samples.class_mean(right)))
+        self.scores_ = np.append(self.scores_, balanced)
         if recorder is not None:
-            recorder.advance(**figures)
+            recorder.advance(balanced_accuracy=balanced)
 
     def predict(self, X: object) -> Labels:
         """Return the class of each sample."""

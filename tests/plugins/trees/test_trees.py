@@ -79,16 +79,14 @@ def test_trees_stop_early_in_every_round_as_by_hand(name):
 
 
 @pytest.mark.parametrize("name", STOPPING)
-@pytest.mark.parametrize(
-    "wrapped", [{"margins": "age"}, {"offset": "counts"}, None], ids=["margins", "offset", "after"]
-)
-def test_early_stopping_goes_with_offsets_and_searches(name, wrapped):
-    options = {"rounds": 2, "cv": 2, **(wrapped or {})}
-    model = OffsetClassifier(STOPPING[name]) if wrapped is None else AgedClassifier(STOPPING[name], **options)
+@pytest.mark.parametrize("wrapper", [AgedClassifier, OffsetClassifier])
+def test_early_stopping_goes_with_offsets_and_searches(name, wrapper):
+    options = {"rounds": 2, "cv": 2, "offset": "counts"} if wrapper is AgedClassifier else {}
+    model = wrapper(STOPPING[name], **options)
     search = GridSearchCV(model, {"tau": [0.5, 1.0]}, cv=2, error_score="raise")
     search.fit(X, y, eval_set=[(X[::3], y[::3])])
     assert search.best_estimator_.predict(X).shape == y.shape
-    if wrapped is not None:
+    if wrapper is AgedClassifier:
         start = "base_margin" if name == "xgboost" else "init_score"
         with pytest.raises(ValueError, match=start):
             model.fit(X, y, eval_set=[(X[::3], y[::3])], **{start: np.zeros((len(y), 3))})

@@ -1,4 +1,4 @@
-"""Offsets of boosted trees: sign, layout and prior of both libraries, static and from the errors of rounds."""
+"""Offsets of boosted trees: sign, layout and prior of both libraries, in training and afterwards."""
 
 from __future__ import annotations
 
@@ -72,20 +72,16 @@ def test_a_static_offset_is_that_of_the_library(name, classes):
     assert TREES[name].get_params().get("base_score") is None  # the user's own is left alone
 
 
-@pytest.mark.parametrize("signal", ["age", "error"])
 @pytest.mark.parametrize("name", TREES)
-def test_margins_move_between_rounds_as_by_hand(name, signal):
+def test_trees_of_folds_have_the_offset_too(name):
     X, y = skewed(3)
-    cv = StratifiedKFold(3, shuffle=True, random_state=0)
-    model = AgedClassifier(TREES[name], rounds=4, rho=0.0, cv=cv, margins=signal, gain=0.4).fit(X, y)
-    margins = aol.Margins(3, labels=y, signal=signal, gain=0.4)
-    for _ in range(4):
-        offset = margins.offsets.numpy().astype(float)
-        for train, test in cv.split(X, y):
-            margins.observe(test, by_hand(name, X[train], y[train], offset).predict(X[test]))
-        margins.advance()
+    cv, offset = StratifiedKFold(3, shuffle=True, random_state=0), np.array([1.5, 0.0, -1.5])
+    model = AgedClassifier(TREES[name], rounds=2, rho=0.0, cv=cv, offset=offset).fit(X, y)
+    right = np.zeros(len(y), dtype=bool)
+    for train, test in cv.split(X, y):
+        right[test] = by_hand(name, X[train], y[train], offset).predict(X[test]) == y[test]
+    assert model.ages_.tolist() == np.where(right, 1, 3).tolist()
     assert model.offset_ == pytest.approx(offset)
-    assert np.ptp(offset) > 0.1
     assert model.predict_proba(X) == pytest.approx(by_hand(name, X, y, offset).predict_proba(X), abs=1e-5)
 
 
@@ -94,7 +90,7 @@ def test_a_class_that_a_fold_lacks_has_no_column():
     kept = np.r_[np.flatnonzero(y != 2), np.flatnonzero(y == 2)[:2]]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The least populated class")
-        model = AgedClassifier(TREES["lightgbm"], rounds=2, cv=3, margins="age", offset="counts").fit(X[kept], y[kept])
+        model = AgedClassifier(TREES["lightgbm"], rounds=2, cv=3, offset="counts").fit(X[kept], y[kept])
     assert model.predict_proba(X).shape == (900, 3)
 
 
@@ -102,9 +98,9 @@ def test_text_labels_frames_pipelines_and_searches():
     X, y = skewed(3)
     frame, named = pd.DataFrame(X, columns=list("abcdef")), np.array(["cat", "dog", "eel"])[y]
     pipeline = make_pipeline(StandardScaler().set_output(transform="pandas"), TREES["lightgbm"])
-    model = AgedClassifier(pipeline, rounds=2, cv=2, margins="error").fit(frame, named)
+    model = AgedClassifier(pipeline, rounds=2, cv=2, offset="counts").fit(frame, named)
     assert set(model.predict(frame)) == {"cat", "dog", "eel"}
-    grid = {"offset": ["counts", None], "margins": ["age", None]}
+    grid = {"offset": ["counts", None], "tau": [0.5, 1.0]}
     search = GridSearchCV(AgedClassifier(TREES["xgboost"], rounds=2, cv=2), grid, cv=2, error_score="raise").fit(X, y)
     assert len(search.cv_results_["params"]) == 4
 
@@ -124,7 +120,6 @@ def test_scores_of_trees_can_be_adjusted_afterwards(name, offsets):
     ("options", "error", "named"),
     [
         ({"estimator": HistGradientBoostingClassifier(), "offset": "counts"}, TypeError, "use OffsetClassifier"),
-        ({"margins": "counts"}, ValueError, "margins must be one of"),
         ({"offset": "age"}, ValueError, "offset must be one of"),
         ({"offset": [1.0]}, ValueError, "offset must hold one finite number for each of 3 classes"),
     ],
