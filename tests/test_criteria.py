@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -158,6 +159,7 @@ def test_labels_may_be_bytes_as_for_cross_entropy(make) -> None:
 
 @pytest.mark.parametrize("make", [aol.LogitAdjustedLoss, aol.MarginLoss, aol.AgeWeightedLoss])
 def test_the_number_of_classes_may_be_a_numpy_integer(make) -> None:
+    assert aol.MarginLoss(C, every=np.int64(3)).every == 3
     assert type(make(np.array([0, 3]).max() + 1).num_classes) is int
 
 
@@ -686,11 +688,33 @@ def test_a_plain_loop_with_the_loss_trains_the_network_of_the_lab(given) -> None
         (lambda: aol.AgeWeightedLoss(C, every=0), "every"),
         (lambda: aol.AgeWeightedLoss(ages=aol.SampleAges([0, 1], rho=[0.1, 0.2])), "ages"),
         (lambda: aol.AgeWeightedLoss(ages=watched("sample"))(*batch()), "index"),
+        (lambda: aol.AgeWeightedLoss(ages=watched("sample"))(*batch(), torch.tensor([1])), "index"),  # would broadcast
+        (lambda: aol.AgeWeightedLoss(ages=watched("sample"))(*batch(), torch.arange(2)), "index"),
+        (lambda: aol.AgeWeightedLoss(ages=aol.ClassAges(C)), "ages must be SampleAges"),
+        (lambda: aol.LogitAdjustedLoss(3, counts=pd.Series([0, 1, 1, 2, 2, 2]).value_counts()), "order"),
     ],
 )
 def test_bad_settings_name_the_argument(call, word) -> None:
     with pytest.raises(ValueError, match=word):
         call()
+
+
+def test_known_counts_may_be_a_series_in_the_order_of_the_classes() -> None:
+    counts = pd.Series([0, 1, 1, 2, 2, 2]).value_counts().sort_index()
+    assert aol.LogitAdjustedLoss(3, counts=counts).counts.tolist() == [1, 2, 3]
+    named = pd.Series([3.0, 1.0], index=["cat", "ape"])
+    assert aol.LogitAdjustedLoss(2, counts=named).counts.tolist() == [3, 1]
+    for wrong in ({0: 1, 1: 2}, "ab", ["a", "b"], [1, None]):
+        with pytest.raises(TypeError, match="counts must be 2 numbers"):
+            aol.LogitAdjustedLoss(2, counts=wrong)
+
+
+@every_loss
+def test_what_is_no_tensor_is_refused_by_name(make) -> None:
+    logits, target = batch()
+    for given, name in (((logits, target.tolist()), "target"), ((logits.tolist(), target), "logits")):
+        with pytest.raises(TypeError, match=f"{name} must be a tensor, not list"):
+            make()(*given)
 
 
 @every_learning_loss

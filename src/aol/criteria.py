@@ -166,6 +166,27 @@ def _of_all_processes(value: Tensor) -> Tensor:
     return value
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, SupportsIndex) and not isinstance(value, bool)  # also of NumPy
+
+
+def _counts(given: Any, num_classes: int) -> Tensor:
+    """Return given counts as `float32 [C]`; refuse a pandas Series in the order of `value_counts()`, by frequency."""
+    wanted = f"counts must be {num_classes} numbers of samples, not shares"
+    if hasattr(given, "to_numpy") and hasattr(given, "index"):
+        index = list(given.index)
+        ordered = index == list(range(len(index))) or not all(map(_is_whole, index))
+        _require(ordered, "counts must be in the order of the classes: use .reindex(range(num_classes))", index)
+        given = given.to_numpy()
+    try:
+        counts = torch.as_tensor(given).detach().float().clone()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{wanted}, not {given!r}.") from error
+    whole = (counts == 0) | ((counts >= 1) & counts.isfinite())
+    _require(counts.shape == (num_classes,) and bool(whole.all()), wanted, given)
+    return counts
+
+
 def _require(holds: bool, what: str, given: object) -> None:
     if not holds:
         raise ValueError(f"{what}, not {given!r}.")
@@ -189,8 +210,9 @@ class _Criterion(KeepsTypes):
         self, num_classes: int, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean"
     ) -> None:
         super().__init__()
-        whole = isinstance(num_classes, SupportsIndex) and not isinstance(num_classes, bool)  # also of NumPy
-        _require(whole and num_classes >= 1, "num_classes must be a whole number of 1 or more", num_classes)
+        _require(
+            _is_whole(num_classes) and num_classes >= 1, "num_classes must be a whole number of 1 or more", num_classes
+        )
         _require(reduction in ("mean", "sum", "none"), "reduction must be 'mean', 'sum' or 'none'", reduction)
         self.num_classes, self.ignore_index = int(num_classes), ignore_index
         self.label_smoothing, self.reduction = label_smoothing, reduction
@@ -207,6 +229,9 @@ class _Criterion(KeepsTypes):
         """Return whether this is a training call; then check shapes, and move the state to the device of the logits."""
         if not (self.training and torch.is_grad_enabled()):
             return False
+        for name, given in (("logits", logits), ("target", target)):
+            if not isinstance(given, Tensor):
+                raise TypeError(f"{name} must be a tensor, not {type(given).__name__}.")
         shape, place = logits.shape, min(1, logits.dim() - 1)
         wanted = shape if target.is_floating_point() else shape[:place] + shape[place + 1 :]
         if place < 0 or shape[place] != self.num_classes or target.shape != wanted:
@@ -276,11 +301,7 @@ class LogitAdjustedLoss(_Adjusted):
         good = memory is None or (counts is None and 0 < memory < math.inf)
         _require(good, "memory must be a number of labels above 0, without counts", memory)
         self.memory, self.learns = memory, counts is None
-        self._add(counts=torch.zeros(num_classes) if self.learns else torch.as_tensor(counts).detach().float().clone())
-        if counts is not None:
-            whole = (self.counts == 0) | ((self.counts >= 1) & self.counts.isfinite())
-            good = whole.shape == (num_classes,) and bool(whole.all())
-            _require(good, f"counts must be {num_classes} numbers of samples, not shares", counts)
+        self._add(counts=torch.zeros(num_classes) if counts is None else _counts(counts, self.num_classes))
 
     @property
     def offset(self) -> Tensor:  # type: ignore[override]
@@ -328,8 +349,8 @@ class MarginLoss(_Adjusted):
 
     def __init__(self, num_classes: int, *, every: int = 10, tau: float = 1.0, **cross_entropy: Any) -> None:
         super().__init__(num_classes, tau, **cross_entropy)
-        _require(isinstance(every, int) and every >= 1, "every must be a whole number of 1 or more", every)
-        self.every = every
+        _require(_is_whole(every) and every >= 1, "every must be a whole number of 1 or more", every)
+        self.every = int(every)
         zeros = torch.zeros(3, num_classes)
         self._add(offset=zeros[0].clone(), state=zeros, sums=zeros.clone(), calls=torch.tensor(0))
 
@@ -391,6 +412,7 @@ class AgeWeightedLoss(_Criterion):
         **cross_entropy: Any,
     ) -> None:
         _require((num_classes is None) != (ages is None), "num_classes or ages must be given", (num_classes, ages))
+        _require(ages is None or hasattr(ages, "level"), "ages must be SampleAges", ages)
         super().__init__(num_classes if ages is None else ages.num_classes, **cross_entropy)  # type: ignore[arg-type]
         self.__dict__["ages"] = ages  # not a sub-module: a watch saves and moves it
         if ages is not None:
@@ -432,7 +454,11 @@ class AgeWeightedLoss(_Criterion):
         if self.ages is not None and self.ages.level == "sample":
             if index is None:
                 raise ValueError("index must be given: ages with level='sample' have a weight for each sample.")
-            weight = self.ages.weight(index).to(target.device).view(-1, *[1] * (len(shape) - 1)).expand(shape)
+            weight = self.ages.weight(index)
+            _require(
+                weight.numel() == (shape[0] if shape else 1), "index must be [B], one a sample", list(weight.shape)
+            )
+            weight = weight.to(target.device).view(shape[:1] + (1,) * (len(shape) - 1)).expand(shape)
         else:
             weight = _kept(self.class_weight.to(target.device))
             if target.is_floating_point():
