@@ -1,4 +1,6 @@
-"""How well are wrong labels told from one training, and what does a second training gain? Small networks on a CPU.
+"""Find wrong labels from one training, beside other scores, and train again without them.
+
+By default small networks on a CPU; with `--gpu` ResNet-32 on all of CIFAR-10N, eight networks trained as one.
 
 Labels by people (CIFAR-10N, aggregate labels), and planted noise: `symmetric` to any other class, `alike` to the next
 one (Fashion-MNIST; lines of Python's standard library, told apart by package). One network is trained on all labels
@@ -26,8 +28,12 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,18 +42,39 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import aol
+from aol.lab.data.images import ImageSet, centred
+from aol.lab.data.named import load_named
+from aol.lab.engine.loop import OfflineLoop
 from aol.lab.nets.cnn import CNN
+from aol.lab.nets.registry import make
+from aol.lab.settings import Settings
+from aol.lab.train.from_loop import write_records
+from aol.lab.train.groups import ExecutionOptions
+from aol.records.store import Store
+from aol.stats import paired_gain
 
-PACKAGES = ("asyncio", "email", "unittest", "xml", "multiprocessing", "distutils", "tkinter", "http")
+PACKAGES = (
+    "asyncio",
+    "email",
+    "unittest",
+    "xml",
+    "multiprocessing",
+    "importlib",
+    "ctypes",
+    "http",
+    "logging",
+    "urllib",
+)
 EPOCHS, BATCH, FOLDS = 10, 256, 3
 # Set, noise, share of labels that are changed, samples, seeds, and what else is trained.
 CASES = [
-    ("text", "symmetric", 0.1, 8000, (100, 101, 102), ("crossed",)),
     ("cifar10n", "people", 0.0, 20_000, (100,), ("crossed",)),
     ("cifar10n", "people", 0.0, 20_000, (101, 102, 103, 104, 105), ("again",)),
     ("fashion-mnist", "symmetric", 0.1, 8000, (100, 101), ("crossed",)),
     ("fashion-mnist", "alike", 0.1, 8000, (100, 101), ("crossed",)),
+    ("text", "symmetric", 0.1, 8000, (100, 101, 102), ("crossed",)),
 ]
+KEYS = ("data", "noise", "rate", "samples", "seed")
 Set = tuple[Tensor, np.ndarray, np.ndarray, Tensor, np.ndarray]  # x, labels, true labels; test x and labels
 
 
@@ -242,6 +269,128 @@ def measure(case: Record, data: Set, extras: tuple[str, ...]) -> Record:
     return values | {"cpu_seconds": round(time.process_time() - started, 1)}
 
 
+# ResNet-32 on a GPU: CIFAR-10N, all 50,000 images, 60 epochs. The networks of a call are trained as one.
+
+GPU_SEEDS, AGAIN_SEEDS = (300, 301, 302, 303, 304, 305, 306, 307), (310, 311, 312, 313, 314)
+
+
+class Folds(OfflineLoop):
+    """Run k of K trains on all but the k-th part of every class; parts differ in size by one at most."""
+
+    def _read(self, pair: Any, workers: int | None) -> None:
+        super()._read(pair, workers)
+        label, folds, kept = self.train.labels.cpu().numpy(), len(self.runs), list[np.ndarray]()
+        mixed = np.random.default_rng(100).permutation(len(label))
+        places = [mixed[label[mixed] == c] for c in range(pair.num_classes)]
+        self.outside = [np.concatenate([own[fold::folds] for own in places]) for fold in range(folds)]
+        for fold in range(folds):
+            parts = [np.delete(own, np.s_[fold::folds])[: len(own) - -(-len(own) // folds)] for own in places]
+            kept.append(np.concatenate(parts))
+        self.pool = torch.from_numpy(np.stack(kept)).to(self.device)
+        self.labels = self.train.labels[self.pool[0]]
+        self.counts = torch.bincount(self.labels, minlength=self.num_classes)
+
+
+def trained(
+    pair: Any,
+    keep: np.ndarray,
+    label: np.ndarray,
+    seeds: tuple[int, ...],
+    kind: type[OfflineLoop] = OfflineLoop,
+    mixup: tuple[float, ...] = (0.0,),
+    after_epoch: Callable[[OfflineLoop], None] = lambda _: None,
+) -> OfflineLoop:
+    """Train a ResNet-32 for every seed as one network, with augmentation and a cosine, on some images of a pair."""
+    common = {"data": "cifar10", "imbalance": None, "net": "resnet32", "epochs": 60, "weight_decay": 5e-4,
+              "schedule": "cosine", "precision": "bf16", "eval_every": 60}  # fmt: skip
+    runs = [Settings(**common, mixup=alpha, seed=seed) for alpha in mixup for seed in seeds]
+    images = ImageSet(pair.train.images[torch.from_numpy(keep)], torch.from_numpy(label[keep]), pair.classes, "train")
+    own = replace(pair, train=images)
+    loop = kind(runs, own, device=torch.device("cuda"), keep_samples=kind is OfflineLoop)
+    while not loop.done:
+        loop.run_epoch()
+        after_epoch(loop)
+    return loop
+
+
+def tested(loop: OfflineLoop) -> list[float]:
+    return [round(float(value), 5) for value in loop.history.epoch("test_accuracy")[-1]]
+
+
+def on_gpu(data_dir: Path, noisy: Path, name: str) -> Record:
+    """Return how well eight networks judge labels of people: alone and together, beside others, and trained again."""
+    pair = load_named("cifar10", data_dir=data_dir)
+    label = np.load(noisy)[name].astype(np.int64)
+    wrong, every, started = label != pair.train.labels.numpy(), np.arange(len(label)), time.monotonic()
+    sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros(()))
+
+    def add(loop: OfflineLoop) -> None:
+        own, other = (loop.samples.state_dict()[name].double() for name in ("confidence", "other"))
+        loss = -own.clamp(min=1e-12).log()
+        sums["AUM (mean logit margin)"] = sums["AUM (mean logit margin)"] + loss + other.clamp(min=1e-12).log()
+        sums["mean loss"] = sums["mean loss"] + loss
+        sums["mean margin"] = sums["mean margin"] + other - own
+        sums["cartography (mean confidence)"] = sums["cartography (mean confidence)"] - own
+        sums["share of epochs wrong"] = sums["share of epochs wrong"] + (other > own).double()
+        sums["last loss"] = loss
+
+    loop = trained(pair, every, label, GPU_SEEDS, after_epoch=add)
+    values: Record = {"labels": name, "epochs": 60, "seeds": list(GPU_SEEDS), "wrong": int(wrong.sum()),
+                      "seconds": round(time.monotonic() - started, 1), "test_accuracy": tested(loop)}  # fmt: skip
+    place, scores = loop.pool.cpu(), dict[str, Any]()
+    with tempfile.TemporaryDirectory() as folder:
+        options = ExecutionOptions(loop.device, networks=False, keep_samples=True)
+        write_records(loop, pair, Store(folder), options, finished=True, keep=())
+        frames = [aol.find_label_errors(Path(folder, "runs", run.run_id)).sort_index() for run in loop.runs]
+        together = aol.find_label_errors(folder).sort_index()
+    for title, errors in {"": frames, ", 8 together": [together]}.items():
+        rows = [judged(wrong, frame.score.to_numpy(), frame.flagged.to_numpy()) for frame in errors]
+        scores[f"aol.find_label_errors{title}"] = rows
+    for rival, by_run in (sums | {"age": loop.ages.age.double()}).items():
+        ordered = torch.zeros_like(by_run.cpu()).scatter(1, place, by_run.cpu()).numpy()
+        scores[rival] = [judged(wrong, own) for own in ordered]
+        scores[f"{rival}, 8 together"] = [judged(wrong, ordered.mean(0))]
+    flagged = together.flagged.to_numpy()
+    known = (together.suggested.to_numpy() == pair.train.labels.numpy())[wrong & flagged]
+    values |= {"flagged": int(flagged.sum()), "suggested_right": float(known.mean())}
+
+    folds = trained(pair, every, label, tuple(range(320, 325)), kind=Folds)
+    chance, shown = np.zeros((len(label), len(pair.classes))), centred(3)(pair.train.images)
+    for fold, outside in enumerate(folds.outside):
+        net = make("resnet32", num_classes=len(pair.classes), seed=0)
+        net.load_state_dict(folds.learner.network(fold))
+        net.to(loop.device).eval()
+        with torch.no_grad():
+            logits = [net(part.to(loop.device)).cpu() for part in shown[torch.from_numpy(outside)].split(1000)]
+        chance[outside] = torch.cat(logits).double().softmax(-1).numpy()
+    scores["cleanlab, 5 folds"] = [cleaned(label, chance, wrong)]
+    values["folds_right"] = float((chance.argmax(1) == pair.train.labels.numpy()).mean())
+
+    drawn = np.delete(every, np.random.default_rng(0).permutation(len(label))[: flagged.sum()])
+    corrected = np.where(flagged, together.suggested.to_numpy(), label)
+    values["again"] = {"seeds": list(AGAIN_SEEDS)}
+    for what, kept, labels in (("plain", every, label), ("without", every[~flagged], label),
+                               ("corrected", every, corrected), ("random", drawn, label)):  # fmt: skip
+        values["again"][what] = tested(trained(pair, kept, labels, AGAIN_SEEDS))
+    versions = {"torch": torch.__version__, "cleanlab": metadata.version("cleanlab"), "aol": aol.__version__}
+    return {"machine": {"gpu": torch.cuda.get_device_name(), **versions}, **values, "scores": scores}
+
+
+def gpu_table(case: Record) -> str:
+    """Return means over networks as Markdown: AP, and F1 (precision, recall) where something is flagged."""
+    lines = [f"CIFAR-10N, {case['labels']}", "", "| score | n | AP | F1 (precision, recall) |"]
+    lines += ["| --- | --- | --- | --- |"]
+    for name, rows in case["scores"].items():
+        mean = {key: 100 * float(np.mean([row[key] for row in rows])) for key in rows[0]}
+        f1 = f"{mean['f1']:.1f} ({mean['precision']:.0f}, {mean['recall']:.0f})" if "f1" in mean else ""
+        lines.append(f"| {name} | {len(rows)} | {mean['ap']:.1f} | {f1} |")
+    again = case["again"]
+    for what in ("without", "corrected", "random"):
+        gain = paired_gain([100 * (a - b) for a, b in zip(again[what], again["plain"], strict=True)])
+        lines.append(f"\nTrained again, {what}: {gain.mean:+.2f} points {gain.interval or ''} (n = {len(again[what])})")
+    return "\n".join(lines)
+
+
 def table(cases: list[Record]) -> str:
     """Return means over seeds as Markdown: AP, and F1 (precision, recall) where something is flagged."""
     by_kind: dict[str, list[Record]] = defaultdict(list)
@@ -261,29 +410,40 @@ def table(cases: list[Record]) -> str:
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     again = [case["again"] for case in cases if "again" in case]
     for name in ("without", "corrected", "random") if again else ():
-        gain = aol.stats.paired_gain([100 * (row[name] - row["plain"]) for row in again])
+        gain = paired_gain([100 * (row[name] - row["plain"]) for row in again])
         lines.append(f"\nTrained again, {name}: {gain.mean:+.2f} points {gain.interval or ''} (n = {len(again)})")
     return "\n".join(lines)
+
+
+def one_case(data_dir: Path, noisy: Path, wanted: tuple[tuple[Any, ...], tuple[str, ...]]) -> Record:
+    torch.set_num_threads(1)
+    row, extras = wanted
+    data = text(2000) if row[0] == "text" else images(row[0], data_dir, noisy)
+    return measure(dict(zip(KEYS, row, strict=True)), data, extras)
 
 
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--cifar10n", type=Path, required=True, help="labels by people; not part of the project")
     flags.add_argument("--data-dir", type=Path, required=True, help="folder of cifar-10-batches-py")
-    flags.add_argument("--most", type=int, help="train at most this many cases")
+    flags.add_argument("--processes", type=int, default=1, help="cases at a time")
+    flags.add_argument("--gpu", metavar="LABELS", help="ResNet-32 on these labels of CIFAR-10N, such as aggre_label")
     flags.add_argument("--out", type=Path, default=RESULTS / "label_errors.json")
     given = flags.parse_args()
-    torch.set_num_threads(1)
     record = json.loads(given.out.read_text()) if given.out.exists() else {"cases": []}
-    record["machine"] = {**machine(), "threads": 1, "cleanlab": metadata.version("cleanlab")}
-    keys = ("data", "noise", "rate", "samples", "seed")
-    known = [tuple(case[key] for key in keys) for case in record["cases"]]
-    wanted = [(row, extras) for *rest, seeds, extras in CASES for seed in seeds if (row := (*rest, seed)) not in known]
-    for row, extras in wanted[: given.most]:
-        data = text(2000) if row[0] == "text" else images(row[0], given.data_dir, given.cifar10n)
-        record["cases"].append(measure(dict(zip(keys, row, strict=True)), data, extras))
+    if given.gpu:
+        record["gpu"] = on_gpu(given.data_dir, given.cifar10n, given.gpu)
         given.out.write_text(json.dumps(record, indent=1) + os.linesep)
-        print(row, flush=True)
+        print(gpu_table(record["gpu"]))
+        return
+    record["machine"] = {**machine(), "threads": 1, "cleanlab": metadata.version("cleanlab")}
+    known = [tuple(case[key] for key in KEYS) for case in record["cases"]]
+    wanted = [(row, extras) for *rest, seeds, extras in CASES for seed in seeds if (row := (*rest, seed)) not in known]
+    with ProcessPoolExecutor(given.processes) as pool:
+        for row, case in zip(wanted, pool.map(partial(one_case, given.data_dir, given.cifar10n), wanted), strict=True):
+            record["cases"].append(case)
+            given.out.write_text(json.dumps(record, indent=1) + os.linesep)
+            print(row[0], flush=True)
     print(table(record["cases"]))
 
 
