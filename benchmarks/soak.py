@@ -302,7 +302,7 @@ def words(base: Path, chance: random.Random) -> str:
     for action in parser._actions:
         if not action.option_strings and action.metavar and not isinstance(action, argparse._SubParsersAction):
             given.append(chance.choice([*VALUES, str(base / "whole" / "done")]))
-    unwanted = ("--help", "--debug", "--watch", "--open", "--ray")
+    unwanted = ("--help", "--debug", "--open", "--ray")
     flags = [act for act in parser._actions if act.option_strings and act.option_strings[-1] not in unwanted]
     for action in chance.sample(flags, min(len(flags), chance.randint(1, 4))):
         flag, value = action.option_strings[-1], chance.choice(VALUES)

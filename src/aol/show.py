@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import shlex
+import webbrowser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,6 @@ from aol.cli import (
     command,
     console,
     note,
-    number,
     path,
     print_table,
     switch,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 FORMATS = ("table", "csv", "json")
 MOST_METHODS = 50  # that are listed
 FIGURE_FORMATS = ("png", "pdf", "svg")
-SAMPLE_TABLES = (".csv", ".parquet")
 PAGE = "report.html"
 
 
@@ -213,50 +212,46 @@ def _class_cell(row: Any) -> str:
     value("--write", "FILE", f"file of the page (default: {PAGE} in RUN, or here for several)", type=path),
     value("--figures", "FOLDER", "write figures for a paper into this folder, and no page", type=path),
     value("--format", "KINDS", f"of the figures: {', '.join(FIGURE_FORMATS)}, or several with commas (default: png)"),
-    value("--export", "FILE", "write the table of samples (.csv or .parquet), and no page", type=path),
-    switch("--watch", "update the page until all runs have finished"),
-    value("--every", "S", "seconds between two updates of --watch", type=number(0.1), default=5.0),
+    value("--export", "FILE.csv", "write the table of samples, and no page", type=path),
     switch("--open", "open the page in a browser"),
 )
 def _report(args: argparse.Namespace) -> int:
     """Write what is asked for: the page if nothing is; figures or a table alone, unless a flag asks for the page."""
-    from aol.report.write import follow_runs, write_report
+    from aol.records.store import NoRunsError
+    from aol.records.table import frame_of
+    from aol.report.figures import draw
+    from aol.report.label_errors import export
+    from aol.report.page import write_page
+    from aol.report.run_data import load
 
     page: Path | None = args.write
-    if page is None and (args.watch or args.open or not (args.figures or args.export)):
+    if page is None and (args.open or not (args.figures or args.export)):
         page = args.runs[0] / PAGE if len(args.runs) == 1 else Path(PAGE)
     formats = tuple(dict.fromkeys((args.format or "png").split(",")))
     if args.format is not None and args.figures is None:
         raise UsageError("--format is of the figures: add --figures FOLDER.")
     if any(part not in FIGURE_FORMATS for part in formats):
         raise UsageError(f"--format must be {', '.join(FIGURE_FORMATS)}, or several of them, not {args.format!r}.")
-    if args.export is not None and args.export.suffix.lower() not in SAMPLE_TABLES:
-        raise UsageError(f"--export must end in {' or '.join(SAMPLE_TABLES)}, not {str(args.export)!r}.")
+    if args.export is not None and args.export.suffix.lower() != ".csv":
+        raise UsageError(f"--export must end in .csv, not {str(args.export)!r}.")
     if page is not None and (page.suffix.lower() not in (".html", ".htm") or page.is_dir()):
         raise UsageError(f"--write must be a file that ends in .html, not {str(page)!r}.")
-    opened = _open if args.open else _ignore
-    also: dict[str, Any] = {"figures": args.figures, "formats": formats, "table": args.export}
     damaged: list[str] = []
-    if args.watch and page is not None:
-        follow_runs(args.runs, page, every=args.every, say=_ignore if args.json else note, opened=opened)
-        written = {"page": [page]} | (write_report(args.runs, **also) if args.figures or args.export else {})
-    else:
-        written = write_report(args.runs, page=page, damaged=damaged.append, **also)
-        if page is not None:
-            opened(page)
+    runs = load(*args.runs, damaged=damaged.append)
+    if not runs:
+        raise NoRunsError(f"{', '.join(map(str, args.runs))}: no epoch has finished yet.")
+    written: dict[str, list[Path]] = {}
+    if page is not None:
+        write_page(runs, page)
+        written["page"] = [page]
+    if args.figures is not None:
+        written["figures"] = draw(frame_of((data.folder, data.run) for data in runs), args.figures, formats)
+    if args.export is not None:
+        written["tables"] = export(runs, args.export)
+    if args.open and page is not None and not webbrowser.open(page.resolve().as_uri()):
+        note(f"no browser here; the page is {page}")
     files = {kind: [str(path) for path in paths] for kind, paths in written.items()}
     tell(args, files, [path for paths in files.values() for path in paths])
     for reason in damaged:
         note(f"damaged, left out: {reason}")
     return 1 if damaged else 0
-
-
-def _open(page: Path) -> None:
-    import webbrowser
-
-    if not webbrowser.open(page.resolve().as_uri()):
-        note(f"no browser here; the page is {page}")
-
-
-def _ignore(_: object) -> None:
-    pass

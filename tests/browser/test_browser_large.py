@@ -22,7 +22,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = make_large_data()
     chart_library()
     begun = time.monotonic()
-    size = write_page([data, changed(data, name="b", method="b"), changed(data, name="c", method="c")], path)
+    write_page([data, changed(data, name="b", method="b"), changed(data, name="c", method="c")], path)
+    size = path.stat().st_size
     print(f"{size / MEGABYTE:.1f} MB in {time.monotonic() - begun:.1f} s")
     assert size < 5 * MEGABYTE
     return path
@@ -56,7 +57,8 @@ def test_it_is_quick_to_open_to_sort_and_to_search(open_page: Open, large: Path)
 def test_ten_runs_of_a_hundred_thousand_samples_can_be_read_at_once(open_page: Open, tmp_path: Path) -> None:
     kept = [make_large_data(classes=100, epochs=100, size=100_000, seed=seed) for seed in range(2)]
     runs = [changed(kept[k % 2], name=f"{k}", method=f"{k % 2}", seed=k, settings={"seed": k}) for k in range(10)]
-    size = write_page(runs, tmp_path / "ten.html")
+    write_page(runs, tmp_path / "ten.html")
+    size = (tmp_path / "ten.html").stat().st_size
     assert size < 5 * MEGABYTE
     times = []
     for _ in range(3):

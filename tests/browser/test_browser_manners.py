@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from aol.report.page import write_page
-from tests.support.made_runs import changed, make_data
+from tests.support.made_runs import make_data
 from tests.support.opened import Open, settle
 
 COLOURS = """(selector) => {
@@ -265,38 +265,3 @@ def test_charts_follow_the_width_of_the_window(open_page: Open, page_file: Path)
     box = page.locator("#heat-charts svg").first.bounding_box()
     assert box is not None
     assert 380 < box["width"] <= 500
-
-
-def test_an_open_page_follows_its_run_and_keeps_what_was_chosen(open_page: Open, tmp_path: Path) -> None:
-    path = tmp_path / "live.html"
-    early = make_data(epochs=4, finished=False, planned=6)
-    write_page([early, changed(early, name="other")], path, refresh=0.5)
-    page = open_page(path)
-    expect(page.locator("#live")).to_contain_text("updates itself")
-    assert "training, epoch 4 of 6" in page.locator("#run-table").inner_text()
-    page.locator("[data-key=sort-count]").click()
-    page.locator("#pick-run").select_option(label="other")
-    page.get_by_label("Class", exact=True).fill("class 2")
-    page.get_by_label("Class", exact=True).press("Enter")
-    page.evaluate("() => scrollTo(0, document.querySelector('#classes').getBoundingClientRect().top + scrollY + 120)")
-    late = make_data(epochs=6)
-    write_page([late, changed(late, name="other")], path)
-    page.wait_for_selector("#live[hidden]", state="attached", timeout=15_000)
-    page.wait_for_selector("html[data-ready]")
-    settle(page)
-    assert "finished" in page.locator("#run-table").inner_text()
-    assert page.locator("#pick-run option:checked").inner_text() == "other"
-    expect(page.locator("#pick-class")).to_have_value("class 2")
-    expect(page.locator("#class-table th[aria-sort=descending]")).to_contain_text("Samples")
-    assert abs(page.evaluate("() => document.querySelector('#classes').getBoundingClientRect().top") + 120) < 5
-
-
-def test_a_page_can_be_told_to_wait(open_page: Open, tmp_path: Path) -> None:
-    path = tmp_path / "live.html"
-    write_page([make_data(epochs=4, finished=False)], path, refresh=0.3)
-    page = open_page(path)
-    page.get_by_role("button", name="Pause").click()
-    page.evaluate("() => { window.same = true; }")
-    page.wait_for_timeout(3600)
-    assert page.evaluate("() => window.same")
-    expect(page.locator("#live")).to_contain_text("paused")

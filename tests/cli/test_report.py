@@ -2,10 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
-import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,6 @@ from aol import cli
 from aol.cli import main as aol_main
 from aol.records.record import write_run
 from tests.support.made_runs import make_data, write_data, write_small_run
-from tests.support.running import PATIENCE, forked, status_of
 from tests.support.small_runs import small_run
 
 
@@ -34,7 +30,6 @@ def test_a_page_is_written_into_the_folder(tmp_path: Path, capsys: pytest.Captur
     assert cli.main(["report", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{tmp_path}/report.html\n"
     data = page_data(tmp_path / "report.html")
-    assert data["refresh"] is None
     assert [run["passed"] for run in data["runs"]] == [3]  # type: ignore[attr-defined]
 
 
@@ -59,8 +54,7 @@ def test_several_folders_make_one_page_here(
         (["run", "--write", "folder.html"], "--write must be a file that ends in .html, not 'folder.html'"),
         (["run", "--figures", "x", "--format", "png,bmp"], "--format must be png, pdf, svg"),
         (["run", "--format", "pdf"], "--figures"),
-        (["run", "--export", "table.xls"], "--export must end in .csv or .parquet, not 'table.xls'"),
-        (["run", "--watch", "--every", "0"], "--every"),
+        (["run", "--export", "table.xls"], "--export must end in .csv, not 'table.xls'"),
         (["begun"], "no epoch has finished yet"),
         (["broken"], "run.json"),
     ],
@@ -133,61 +127,10 @@ def test_without_samples_there_is_no_table(tmp_path: Path, capsys: pytest.Captur
     assert not (tmp_path / "report.html").exists()
 
 
-def hears_control_c() -> None:
-    """Make a process that was started in the background hear Ctrl-C, which it ignores by default."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def test_watch_follows_a_run_to_its_end_and_ctrl_c_leaves_a_page_that_stands_still(tmp_path: Path) -> None:
-    out, page = tmp_path / "out", tmp_path / "page.html"
-    words = ["report", str(out), "--watch", "--every", "0.1", "--write", str(page)]
-
-    def until(epochs: int) -> object:
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            if page.exists() and page_data(page)["runs"][0]["passed"] == epochs:  # type: ignore[index]
-                return page_data(page)["refresh"]
-            time.sleep(0.02)
-        raise AssertionError("the page did not follow")
-
-    watcher = forked(words, hears_control_c)
-    try:
-        write_small_run(out, epochs=1)
-        assert until(1) == 0.1
-        os.kill(watcher, signal.SIGINT)
-        watcher, ended = 0, status_of(watcher)
-        assert ended == 130
-        assert until(1) is None
-        watcher = forked(words, hears_control_c)
-        write_small_run(out, epochs=2)
-        assert until(2) == 0.1
-        write_small_run(out, epochs=3, finished=True)
-        assert until(3) is None
-        watcher, ended = 0, status_of(watcher)
-        assert ended == 0
-    finally:
-        if watcher:
-            os.kill(watcher, signal.SIGKILL)
-            status_of(watcher)
-    assert sorted(os.listdir(tmp_path)) == ["out", "page.html"]
-
-
 def test_a_real_run_becomes_a_page_figures_and_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    words = [
-        "--data",
-        "digits",
-        "--samples",
-        "200",
-        "--weighting",
-        "none,aol",
-        "--epochs",
-        "2",
-        "--keep-samples",
-        "--out",
-        str(out),
-    ]
-    assert cli.main(["train", *words]) == 0
+    words = "train --samples 200 --weighting none,aol --epochs 2 --keep-samples --out"
+    assert cli.main([*words.split(), str(out)]) == 0
     capsys.readouterr()
     more = ["--figures", str(tmp_path / "figures"), "--export", str(tmp_path / "table.csv")]
     assert main([str(out), "--write", str(tmp_path / "page.html"), "--json", *more]) == 0

@@ -21,7 +21,6 @@ def test_it_is_json_and_says_when_and_what() -> None:
     found = payload([make_data()], now=datetime(2026, 1, 2, 3, 4, 5))
     assert json.loads(as_script(found)) == json.loads(json.dumps(found))
     assert str(found["written"]).startswith("2026-01-02 03:04:05")
-    assert found["refresh"] is None
 
 
 def test_readings_by_class_come_back_epoch_by_epoch() -> None:

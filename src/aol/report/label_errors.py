@@ -1,15 +1,20 @@
-"""Which labels are likely wrong, as a frame: `aol.find_label_errors`."""
+"""Which labels are likely wrong: as a frame, `aol.find_label_errors`, and as the table of `aol report --export`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from aol import _check
-from aol.report.run_data import load
+from aol._files import write_atomically
+from aol._values import unlike
+from aol.records.table import as_csv
+from aol.report.run_data import RunData, load
 from aol.report.samples import Samples
 
 
@@ -72,3 +77,36 @@ def _consensus(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     columns = {"index": errors.index, "label": errors.label, "suggested": votes["suggested"], "score": errors.score,
                "flagged": errors.flagged >= 0.5}  # fmt: skip
     return pd.DataFrame(columns).rename_axis(None)
+
+
+def export(runs: Sequence[RunData], path: Path) -> list[Path]:
+    """Write the samples of a run, most suspicious first, as CSV; of several runs, one file each, named by its folder.
+
+    Unknown numbers are empty, or -1. A text that a spreadsheet would take for a formula gets an apostrophe before it.
+    """
+    kept = [(data, data.samples) for data in runs if data.samples is not None]
+    if not kept:
+        raise RuntimeError("no run here recorded its samples: --export needs runs trained with --keep-samples.")
+    names = unlike((data.folder.name for data, _ in kept), "-{}")
+    places = [path.with_stem(f"{path.stem}-{name}") for name in names] if len(kept) > 1 else [path]
+    for (data, samples), place in zip(kept, places, strict=True):
+        content = as_csv(_table(data, samples), index=False, float_format="%.6g")
+        # Without a mark, spreadsheets take UTF-8 for something else.
+        write_atomically(place, content.encode("ascii" if content.isascii() else "utf-8-sig"))
+    return places
+
+
+def _table(data: RunData, samples: Samples) -> pd.DataFrame:
+    names = np.array([*data.run.classes, ""], dtype=object)  # -1, an unknown answer, has none
+    table = {
+        "id": [samples.id(row) for row in range(len(samples))], "index": samples.index,
+        "label": samples.label, "label_name": names[samples.label],
+        "prediction": samples.prediction, "prediction_name": names[samples.prediction],
+        "suggested": samples.suggestion, "suggested_name": names[samples.suggestion],
+        "confidence": samples.confidence, "prediction_probability": samples.top,
+        "mean_confidence": samples.mean_confidence, "mean_other": samples.mean_other, "age": samples.age,
+        "ema": samples.ema, "episodes": samples.episodes, "epochs_seen": samples.seen, "epochs_wrong": samples.wrong,
+        "suspicion": samples.suspicion, "likely_label_error": samples.likely_mislabelled,
+        "label_quality": 1 - samples.suspicion,
+    }  # fmt: skip
+    return pd.DataFrame(table).sort_values("suspicion", ascending=False, kind="stable")

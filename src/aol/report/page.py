@@ -30,15 +30,10 @@ SCRIPTS = (
 )  # fmt: skip
 
 
-def write_page(runs: Sequence[RunData], path: str | os.PathLike[str], *, refresh: float | None = None) -> int:
-    """Write the page of some runs, as a whole or not at all, and return its size in bytes.
-
-    With `refresh`, an open page loads itself again after so many seconds: for runs that are being trained.
-    """
-    data = payload(runs, refresh=refresh)
-    content = document(data, f"{data['title']}: Age of Learning").encode()
-    write_atomically(Path(path), content)
-    return len(content)
+def write_page(runs: Sequence[RunData], path: str | os.PathLike[str]) -> None:
+    """Write the page of some runs, as a whole or not at all."""
+    data = payload(runs)
+    write_atomically(Path(path), document(data, f"{data['title']}: Age of Learning").encode())
 
 
 @cache

@@ -70,8 +70,8 @@ _UNUSED = (  # a setting of `aol train`, a value, and what has no meaning then
 )  # fmt: skip
 
 
-def payload(runs: Sequence[RunData], *, refresh: float | None = None, now: datetime | None = None) -> dict[str, Json]:
-    """Return what the page shows; an open page loads itself again after `refresh` seconds."""
+def payload(runs: Sequence[RunData], *, now: datetime | None = None) -> dict[str, Json]:
+    """Return what the page shows."""
     most = max([len(data.run.classes) for data in runs], default=1)
     detailed = min(len(runs), RUNS, max(2, CLASSES // max(1, most)))
     methods = methods_of(frame_of((data.folder, data.run) for data in runs))
@@ -102,7 +102,6 @@ def payload(runs: Sequence[RunData], *, refresh: float | None = None, now: datet
         "version": __version__,
         "title": f"{_short(', '.join(about[:3]))}{more}, {when.strftime('%Y-%m-%d')}",
         "written": when.strftime("%Y-%m-%d %H:%M:%S %Z"),
-        "refresh": refresh,
         "classSets": [list(classes) for classes in names],
         "runs": shown,
         "methods": _methods(methods),

@@ -1,4 +1,4 @@
-// Puts the page together: what is drawn when, colours, printing, and reloading during training.
+// Puts the page together: what is drawn when, and colours.
 
 function drawHead() {
   fill("title", DATA.title);
@@ -69,52 +69,8 @@ function startBelow() {
   ]) follow(names, draw);
   Promise.allSettled(drawing).then((all) => {
     for (const { reason } of all) if (reason) console.error(reason);
-    recallPlace();
-    stayFresh();
     document.documentElement.dataset.ready = String(Math.round(performance.now())); // milliseconds since it was opened
   });
-}
-
-// Where the viewer was before a reload: a section, and how far from the top of the window it began.
-const PLACE = `aol-place:${location.pathname}`;
-function rememberPlace() {
-  const at = sections().findLast((each) => each.getBoundingClientRect().top <= 80);
-  const place = at ? [at.id, at.getBoundingClientRect().top] : null;
-  remembered(() => sessionStorage.setItem(PLACE, JSON.stringify(place)));
-}
-
-function recallPlace() {
-  const place = remembered(() => JSON.parse(sessionStorage.getItem(PLACE)));
-  remembered(() => sessionStorage.removeItem(PLACE));
-  const section = place && part(place[0]);
-  if (section) scrollTo({ top: section.getBoundingClientRect().top + scrollY - place[1], behavior: "instant" });
-}
-
-// During training, an open page reloads itself: when it is visible and nobody uses it.
-function stayFresh() {
-  if (!DATA.refresh) return;
-  let [paused, busy] = [remembered(() => sessionStorage.getItem("aol-paused")) === "yes", Date.now()];
-  const pause = part("live-pause");
-  const say = () => {
-    part("live").hidden = false;
-    fill("live-text", `Runs are being trained; ${paused ? "updates are paused" : "this page updates itself"}.`);
-    pause.setAttribute("aria-pressed", String(paused));
-    pause.textContent = paused ? "Resume" : "Pause";
-  };
-  pause.addEventListener("click", () => {
-    paused = !paused;
-    remembered(() => sessionStorage.setItem("aol-paused", paused ? "yes" : "no"));
-    say();
-  });
-  for (const kind of ["pointerdown", "pointermove", "keydown", "wheel", "touchstart"]) {
-    addEventListener(kind, () => { busy = Date.now(); }, { passive: true });
-  }
-  setInterval(() => {
-    if (paused || document.hidden || Date.now() - busy < 3000) return;
-    rememberPlace();
-    location.reload();
-  }, 1000 * DATA.refresh);
-  say();
 }
 
 start();
