@@ -8,7 +8,7 @@ export OMP_NUM_THREADS := 1
 PROCESSES ?= 2
 
 .PHONY: demo test test-browser test-gpu test-kernels test-plugins test-trainers test-sklearns test-vision \
-	test-ray lint types bench soak docs clean
+	test-ray lint types bench soak results docs clean
 
 # Modules are compiled when they are imported: compiling all takes longer.
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check torch==2.13.0
@@ -48,6 +48,11 @@ bench: $(BIN)/.ready  ## speed and memory on this machine, with ratios; writes b
 
 soak: $(BIN)/.ready  ## kills, damages and misuses aol at random, for an hour or MINUTES=
 	PYTHONPATH=src:. $(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),60)
+
+results: $(BIN)/.ready  ## new records of results/ and results/margins/ into their files, and into the two pages of results
+	$(BIN)/python -c "from aol.records.store import pack; pack('results'), pack('results/margins')"
+	$(BIN)/aol study page --out results --write docs/results.md
+	$(BIN)/aol study page --out results/margins --write docs/results-margins.md
 
 docs: $(BIN)/.docs-ready  ## the documentation site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -91,10 +91,10 @@ Block: TypeAlias = tuple[str, Sequence[Estimate]]
 
 
 @style.styled
-def draw_forest(blocks: Sequence[Block], axis: str, reference: str) -> Figure:
+def draw_forest(blocks: Sequence[Block], axis: str, reference: str, label_letters: int = 28) -> Figure:
     """Return a figure with the rows of each named block; `axis` and `reference` say what is shown.
 
-    More than 20 rows in several blocks are drawn in two columns, of one scale.
+    More than 20 rows in several blocks are drawn in two columns, of one scale. Longer labels are shortened.
     """
     estimates = [row for _, rows in blocks for row in rows]
     columns: list[Sequence[Block]] = [blocks]
@@ -104,8 +104,9 @@ def draw_forest(blocks: Sequence[Block], axis: str, reference: str) -> Figure:
         columns = [blocks[:cut], blocks[cut:]]
     heights = [sum(_ROW * len(rows) + _HEAD * bool(name) for name, rows in column) for column in columns]
     wide, letters = (5.2, 60) if len(columns) == 1 else (8.4, 44)
+    wide += 0.04 * (label_letters - 28) * len(columns)
     figure, panels = style.panels(max(heights) + _AXIS, 1, len(columns), width=wide, share_x=True)
-    longest = max(_fill(axes, column, letters) for axes, column in zip(panels, columns, strict=True))
+    longest = max(_fill(axes, column, letters, label_letters) for axes, column in zip(panels, columns, strict=True))
     for axes in panels:
         axes.set_ylim(longest - 0.4, -0.8)
         axes.set_xlabel(axis)
@@ -119,8 +120,8 @@ def draw_forest(blocks: Sequence[Block], axis: str, reference: str) -> Figure:
     return figure
 
 
-def _fill(axes: Axes, blocks: Sequence[Block], letters: int) -> float:
-    """Draw the rows of blocks, with names of so many letters, and return where the next row would be."""
+def _fill(axes: Axes, blocks: Sequence[Block], letters: int, label_letters: int) -> float:
+    """Draw the rows of blocks, with names and labels of so many letters; return where the next row would be."""
     axes.axvline(0.0, color=style.GREY, linewidth=0.6, zorder=1)
     place, ticks, labels = 0.0, [], []
     for name, rows in blocks:
@@ -136,7 +137,7 @@ def _fill(axes: Axes, blocks: Sequence[Block], letters: int) -> float:
             if row.reference is not None:
                 axes.plot([row.reference], [place], "o", color=style.GREY, markerfacecolor="none", zorder=2)
             ticks.append(place)
-            labels.append(style.shorten(row.label, 28))
+            labels.append(style.shorten(row.label, label_letters))
             place += 1.0
     axes.set_yticks(ticks, labels)
     axes.spines["left"].set_visible(False)

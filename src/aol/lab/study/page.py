@@ -11,7 +11,7 @@ import math
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -29,6 +29,7 @@ from aol.records.store import Store
 from aol.report.figures import style
 
 MOST_CELLS = 12  # with more, the gains of a study are one table with a row for each cell
+MOST_NAMED = 3  # cells of a row that make no grid
 MOST_ZEROS = 0.25  # share of steps whose threshold was 0, above which a study hardly tests age
 
 
@@ -44,28 +45,31 @@ class Page:
 class SummaryLine:
     """One row: what was tested, the paper's gain in the same cells, the gain here, and the two statements.
 
-    `estimate` is the gain for a chart, None where there is no interval.
+    `study` is None for a table of the paper without runs; `cells` says how many of its cells were tested. `estimate` is
+    the gain for a chart, None where there is no interval.
     """
 
     table: str
+    cells: str
     study: str | None = None
     tested: str = NONE
     paper: str = NONE
     here: str = NONE
     seeds: str = NONE
     word: str = "no runs"
-    size: str = NONE
+    size: str = ""
     estimate: Estimate | None = None
 
 
 def results_page(folder: Path, called: Mapping[str, Study] | None = None, *, charts: bool = False) -> Page:
     """Return the page for all runs of a folder, of some studies by what they are called on the command line.
 
-    By default these are the built-in ones and those in `FOLDER/studies`. `charts` draws them, which needs matplotlib.
+    By default these are the built-in ones and those in `FOLDER/studies`, or beside FOLDER where it has no such folder.
+    `charts` draws them, which needs matplotlib.
     """
+    near = folder / "studies" if (folder / "studies").is_dir() else folder.parent / "studies"
     if called is None:
-        names = [*builtin_names(), *sorted(map(str, (folder / "studies").glob("*.toml")))]
-        called = {name: load(name) for name in names}
+        called = {name: load(name) for name in [*builtin_names(), *sorted(map(str, near.glob("*.toml")))]}
     names = [study.name for study in called.values()]
     if twice := [name for name in names if names.count(name) > 1]:
         raise WrongSettingsError(f"Two studies are called {twice[0]!r}: they need different names on one page.")
@@ -73,10 +77,11 @@ def results_page(folder: Path, called: Mapping[str, Study] | None = None, *, cha
     runs = finished_runs(store)
     by_name = {name: study_results(study, store, runs) for name, study in called.items()} if len(runs) else {}
     by_name = {name: own for name, own in by_name.items() if own.has_figures}
-    ids = {name: set(own.runs.index) for name, own in by_name.items()}
-    # A study whose runs are all in another one is not shown.
-    shown = {name: own for name, own in by_name.items() if not any(ids[name] < other for other in ids.values())}
-    paper = any(study.paper for study in called.values())
+    # A study whose runs are all in another one is not shown; of two with the same runs, the last one is.
+    ids = [set(own.runs.index) for own in by_name.values()]
+    own_runs = [not (any(own < other for other in ids) or own in ids[place + 1 :]) for place, own in enumerate(ids)]
+    shown = {name: own for (name, own), is_shown in zip(by_name.items(), own_runs, strict=True) if is_shown}
+    paper = any(own.study.paper for own in shown.values())
     lines = summary(list(shown.values())) if paper else []
     sections = [
         {
@@ -98,7 +103,7 @@ def results_page(folder: Path, called: Mapping[str, Study] | None = None, *, cha
         charts=charts,
         chosen=any(own.gains["k"].notna().any() for own in shown.values() if not own.correlations),
         cells=MOST_CELLS,
-        documented=all(name in builtin_names() or Path(name).parent == folder / "studies" for name in called),
+        documented=all(name in builtin_names() or Path(name).parent == near for name in called),
     )
     return Page(text, _charts(list(shown.values()), lines) if charts else {})
 
@@ -110,7 +115,7 @@ def _charts(shown: Sequence[StudyResults], lines: Sequence[SummaryLine]) -> dict
         if line.estimate is not None:
             blocks.setdefault(line.table, []).append(line.estimate)
     if blocks:
-        figures["summary"] = draw_forest(list(blocks.items()), "gain of weights from ages (points)", "paper's gain")
+        figures["summary"] = draw_forest(list(blocks.items()), "gain of weights from ages (points)", "paper's gain", 52)
     return {f"results-{name}.svg": style.rendered(figure, "svg", text=True) for name, figure in figures.items()}
 
 
@@ -205,7 +210,7 @@ def summary(shown: Sequence[StudyResults]) -> list[SummaryLine]:
         judged = [results for results in own if results.correlations or any(claim.gain for claim in results.verdicts)]
         judged.sort(key=lambda results: -max([len(claim.seeds) for claim in results.verdicts], default=0))
         rows = [line for results in judged or own[:1] for line in _lines(title, results)]
-        lines += rows or [SummaryLine(title)]
+        lines += rows or [SummaryLine(title, f"0 of {cells_of(name)}")]
     return lines
 
 
@@ -218,9 +223,10 @@ def _lines(title: str, results: StudyResults) -> list[SummaryLine]:
         papers = ", ".join(f"r {signed(r.paper)}" for _, r in known if r.paper is not None)
         here = ", ".join(f"r {signed(r.r)} ({signed(r.low)} to {signed(r.high)})" for _, r in known)
         tested = _tested(results, study.baseline, [cells.index(cell) for cell, _ in known])
+        count = _count(results, known)
         word, _, size = correlation_verdict(results).partition("; ")
         seeds = str(max((r.seeds for _, r in known), default=0))
-        return [SummaryLine(title, study.name, tested, papers or NONE, here or NONE, seeds, word, size or NONE)]
+        return [SummaryLine(title, count, study.name, tested, papers or NONE, here or NONE, seeds, word, size)]
     last = results.by_figure("last") if results.figure == "second_half_mean" else None
     for whole in results.verdicts:
         asked = _asked(results, whole)
@@ -235,34 +241,36 @@ def _line(title: str, results: StudyResults, own: Claim, end: Claim | None) -> S
     study, rows = results.study, results.of(own.method)
     places = list(own.cells or rows["cell"])
     tested, paper = _tested(results, own.method, places), NONE if own.paper_gain is None else points(own.paper_gain)
+    line = SummaryLine(title, _count(results, places), study.name, tested, paper)
     if own.gain is None:
         here = points(fmean(gain.mean for gain in rows["gain"])) if len(rows) else NONE
-        seeds = str(max(map(len, rows["seeds"]), default=0))
-        return SummaryLine(title, study.name, tested, paper, here, seeds, FEW)
-    name = study.name
+        return replace(line, here=here, seeds=str(max(map(len, rows["seeds"]), default=0)), word=FEW)
     if len(places) == 1:
-        name += f", {cell_name(study.cells_list()[places[0]])}" if len(rows) > 1 else ""
         published = rows["paper"][rows["cell"] == places[0]].item()
         paper += f" ({published.setting})" if published and published.setting else ""
     here = gain_text(own.gain, " to ") + (f"; last step {gain_text(end.gain, ' to ')}" if end and end.gain else "")
-    estimate = estimate_of(name, own.gain, paper=own.paper_gain)
-    return SummaryLine(
-        title, study.name, tested, paper, here, str(own.gain.seeds), own.word, own.size or NONE, estimate
-    )
+    estimate = estimate_of(tested, own.gain, paper=own.paper_gain)
+    seeds = str(own.gain.seeds)
+    return replace(line, paper=paper, here=here, seeds=seeds, word=own.word, size=own.size, estimate=estimate)
+
+
+def _count(results: StudyResults, cells: Sequence[object]) -> str:
+    return f"{len(cells)} of {cells_of(results.study.paper or '')}"
 
 
 def _tested(results: StudyResults, method: str, places: Sequence[int]) -> str:
-    """Return what was tested: the cells, how many of the paper's these are, and the method's setting."""
+    """Return what was tested: the method's setting, and the cells; of many that make no grid, the first."""
     study, own = results.study, results.study.method(method)
     runs = [study.runs(study.cells_list()[place], own)[0] for place in places]
-    axes, total = TABLES[study.paper or ""][1], cells_of(study.paper or "")
+    axes = TABLES[study.paper or ""][1]
     cells = [{axis: getattr(run, axis) for axis in axes} for run in runs]
     values = {axis: list(dict.fromkeys(cell[axis] for cell in cells)) for axis in axes}
     if math.prod(map(len, values.values())) == len(cells):
         names = ", ".join("/".join([cell_name({axis: own[0]}), *map(word, own[1:])]) for axis, own in values.items())
     else:
-        names = "; ".join(map(cell_name, cells))
-    setting = "" if results.correlations else f"; {method} with {' and '.join(own.grid)} chosen on validation"
+        names = "; ".join(map(cell_name, cells[:MOST_NAMED]))
+        names += f" and {len(cells) - MOST_NAMED} more" if len(cells) > MOST_NAMED else ""
+    setting = "" if results.correlations else f"{method}, {' and '.join(own.grid)} chosen on validation: "
     if setting and runs and len(own.variants()) == 1:
-        setting = f"; {runs[0].method}"
-    return f"{names} ({len(cells)} of {total} cells){setting}"
+        setting = f"{runs[0].method}: "
+    return setting + names
