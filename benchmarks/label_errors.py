@@ -29,7 +29,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
@@ -271,7 +271,8 @@ def measure(case: Record, data: Set, extras: tuple[str, ...]) -> Record:
 
 # ResNet-32 on a GPU: CIFAR-10N, all 50,000 images, 60 epochs. The networks of a call are trained as one.
 
-GPU_SEEDS, AGAIN_SEEDS = (300, 301, 302, 303, 304, 305, 306, 307), (310, 311, 312, 313, 314)
+GPU_SEEDS, FOLD_SEEDS = tuple(range(300, 308)), tuple(range(320, 325))
+AGAIN_SEEDS, AGAIN = tuple(range(310, 315)), ("plain", "without", "corrected", "random")
 
 
 class Folds(OfflineLoop):
@@ -291,37 +292,55 @@ class Folds(OfflineLoop):
         self.counts = torch.bincount(self.labels, minlength=self.num_classes)
 
 
-def trained(
-    pair: Any,
-    keep: np.ndarray,
-    label: np.ndarray,
-    seeds: tuple[int, ...],
-    kind: type[OfflineLoop] = OfflineLoop,
-    mixup: tuple[float, ...] = (0.0,),
-    after_epoch: Callable[[OfflineLoop], None] = lambda _: None,
-) -> OfflineLoop:
-    """Train a ResNet-32 for every seed as one network, with augmentation and a cosine, on some images of a pair."""
-    common = {"data": "cifar10", "imbalance": None, "net": "resnet32", "epochs": 60, "weight_decay": 5e-4,
-              "schedule": "cosine", "precision": "bf16", "eval_every": 60}  # fmt: skip
-    runs = [Settings(**common, mixup=alpha, seed=seed) for alpha in mixup for seed in seeds]
-    images = ImageSet(pair.train.images[torch.from_numpy(keep)], torch.from_numpy(label[keep]), pair.classes, "train")
-    own = replace(pair, train=images)
-    loop = kind(runs, own, device=torch.device("cuda"), keep_samples=kind is OfflineLoop)
-    while not loop.done:
-        loop.run_epoch()
-        after_epoch(loop)
-    return loop
+@dataclass
+class People:
+    """Labels by people for CIFAR-10, and how networks are trained on them."""
+
+    pair: Any
+    name: str
+    label: np.ndarray
+    device: torch.device
+    epochs: int
+
+    @property
+    def wrong(self) -> np.ndarray:
+        """Which labels are wrong."""
+        return self.label != self.pair.train.labels.numpy()
+
+    def trained(
+        self,
+        seeds: tuple[int, ...],
+        *,
+        keep: np.ndarray | None = None,
+        label: np.ndarray | None = None,
+        kind: type[OfflineLoop] = OfflineLoop,
+        after_epoch: Callable[[OfflineLoop], None] | None = None,
+    ) -> OfflineLoop:
+        """Train a ResNet-32 for every seed as one network, with augmentation and a cosine, on some of the images."""
+        common = {"data": "cifar10", "imbalance": None, "net": "resnet32", "epochs": self.epochs, "weight_decay": 5e-4,
+                  "schedule": "cosine", "precision": "bf16", "eval_every": self.epochs}  # fmt: skip
+        common |= {} if after_epoch else {"signal": "none"}
+        keep = np.arange(len(self.label)) if keep is None else keep
+        label = torch.from_numpy((self.label if label is None else label)[keep])
+        own = ImageSet(self.pair.train.images[torch.from_numpy(keep)], label, self.pair.classes, "train")
+        runs = [Settings(**common, seed=seed) for seed in seeds]
+        loop = kind(runs, replace(self.pair, train=own), device=self.device, keep_samples=after_epoch is not None)
+        while not loop.done:
+            loop.run_epoch()
+            if after_epoch:
+                after_epoch(loop)
+            if loop.epoch in (1, 2, self.epochs):
+                print(f"{self.name}: epoch {loop.epoch} of {len(seeds)} networks", time.strftime("%X"), flush=True)
+        return loop
 
 
 def tested(loop: OfflineLoop) -> list[float]:
     return [round(float(value), 5) for value in loop.history.epoch("test_accuracy")[-1]]
 
 
-def on_gpu(data_dir: Path, noisy: Path, name: str) -> Record:
-    """Return how well eight networks judge labels of people: alone and together, beside others, and trained again."""
-    pair = load_named("cifar10", data_dir=data_dir)
-    label = np.load(noisy)[name].astype(np.int64)
-    wrong, every, started = label != pair.train.labels.numpy(), np.arange(len(label)), time.monotonic()
+def networks(people: People, flags: Path) -> Record:
+    """Judge eight networks, alone and together, beside other scores of the same runs; keep what they flag together."""
+    pair, wrong = people.pair, people.wrong
     sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros(()))
 
     def add(loop: OfflineLoop) -> None:
@@ -334,9 +353,7 @@ def on_gpu(data_dir: Path, noisy: Path, name: str) -> Record:
         sums["share of epochs wrong"] = sums["share of epochs wrong"] + (other > own).double()
         sums["last loss"] = loss
 
-    loop = trained(pair, every, label, GPU_SEEDS, after_epoch=add)
-    values: Record = {"labels": name, "epochs": 60, "seeds": list(GPU_SEEDS), "wrong": int(wrong.sum()),
-                      "seconds": round(time.monotonic() - started, 1), "test_accuracy": tested(loop)}  # fmt: skip
+    loop = people.trained(GPU_SEEDS, after_epoch=add)
     place, scores = loop.pool.cpu(), dict[str, Any]()
     with tempfile.TemporaryDirectory() as folder:
         options = ExecutionOptions(loop.device, networks=False, keep_samples=True)
@@ -350,45 +367,92 @@ def on_gpu(data_dir: Path, noisy: Path, name: str) -> Record:
         ordered = torch.zeros_like(by_run.cpu()).scatter(1, place, by_run.cpu()).numpy()
         scores[rival] = [judged(wrong, own) for own in ordered]
         scores[f"{rival}, 8 together"] = [judged(wrong, ordered.mean(0))]
-    flagged = together.flagged.to_numpy()
-    known = (together.suggested.to_numpy() == pair.train.labels.numpy())[wrong & flagged]
-    values |= {"flagged": int(flagged.sum()), "suggested_right": float(known.mean())}
+    flagged, suggested = together.flagged.to_numpy(), together.suggested.to_numpy()
+    np.savez_compressed(flags, flagged=flagged, suggested=suggested)
+    known = (suggested == pair.train.labels.numpy())[wrong & flagged]
+    return {"seeds": GPU_SEEDS, "test_accuracy": tested(loop), "wrong": int(wrong.sum()), "flagged": int(flagged.sum()),
+            "suggested_right": float(known.mean()) if known.size else None, "scores": scores}  # fmt: skip
 
-    folds = trained(pair, every, label, tuple(range(320, 325)), kind=Folds)
+
+def folds(people: People) -> Record:
+    """Judge what cleanlab makes of probabilities by networks that did not see the sample."""
+    pair, label = people.pair, people.label
+    loop = people.trained(FOLD_SEEDS, kind=Folds)
     chance, shown = np.zeros((len(label), len(pair.classes))), centred(3)(pair.train.images)
-    for fold, outside in enumerate(folds.outside):
+    for fold, outside in enumerate(loop.outside):
         net = make("resnet32", num_classes=len(pair.classes), seed=0)
-        net.load_state_dict(folds.learner.network(fold))
+        net.load_state_dict(loop.learner.network(fold))
         net.to(loop.device).eval()
         with torch.no_grad():
             logits = [net(part.to(loop.device)).cpu() for part in shown[torch.from_numpy(outside)].split(1000)]
         chance[outside] = torch.cat(logits).double().softmax(-1).numpy()
-    scores["cleanlab, 5 folds"] = [cleaned(label, chance, wrong)]
-    values["folds_right"] = float((chance.argmax(1) == pair.train.labels.numpy()).mean())
-
-    drawn = np.delete(every, np.random.default_rng(0).permutation(len(label))[: flagged.sum()])
-    corrected = np.where(flagged, together.suggested.to_numpy(), label)
-    values["again"] = {"seeds": list(AGAIN_SEEDS)}
-    for what, kept, labels in (("plain", every, label), ("without", every[~flagged], label),
-                               ("corrected", every, corrected), ("random", drawn, label)):  # fmt: skip
-        values["again"][what] = tested(trained(pair, kept, labels, AGAIN_SEEDS))
-    versions = {"torch": torch.__version__, "cleanlab": metadata.version("cleanlab"), "aol": aol.__version__}
-    return {"machine": {"gpu": torch.cuda.get_device_name(), **versions}, **values, "scores": scores}
+    right = float((chance.argmax(1) == pair.train.labels.numpy()).mean())
+    scores = {"cleanlab, 5 folds": [cleaned(label, chance, people.wrong)]}
+    return {"seeds": FOLD_SEEDS, "cleanlab": metadata.version("cleanlab"), "folds_right": right, "scores": scores}
 
 
-def gpu_table(case: Record) -> str:
+def again(people: People, flags: Path, what: str) -> Record:
+    """Train five networks again, on one of `AGAIN`: "without" what is flagged, "random": without as many, by lot."""
+    saved = np.load(flags) if what != "plain" else {"flagged": np.zeros(len(people.label), bool), "suggested": 0}
+    flagged, every = saved["flagged"], np.arange(len(people.label))
+    keep = every[~flagged] if what == "without" else every
+    if what == "random":
+        keep = np.delete(every, np.random.default_rng(0).permutation(len(every))[: flagged.sum()])
+    label = np.where(flagged, saved["suggested"], people.label) if what == "corrected" else people.label
+    loop = people.trained(AGAIN_SEEDS, keep=keep, label=label)
+    return {"seeds": AGAIN_SEEDS, "samples": len(keep), "test_accuracy": tested(loop)}
+
+
+def on_gpu(given: argparse.Namespace) -> None:
+    """Do one part of the comparison, and add its line to the record."""
+    pair, name = load_named("cifar10", data_dir=given.data_dir), given.gpu
+    label, started = np.load(given.cifar10n)[name].astype(np.int64), time.monotonic()
+    if given.samples:
+        first = torch.arange(given.samples)
+        pair = replace(pair, train=pair.train.subset(first), test=pair.test.subset(first))
+    device = torch.device(given.device)
+    people = People(pair, name, label[: len(pair.train)], device, given.epochs)
+    flags = given.out.with_name(f"flagged-{name}.npz")
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    if given.part == "networks":
+        values = networks(people, flags)
+    elif given.part == "folds":
+        values = folds(people)
+    else:
+        values = again(people, flags, given.part)
+    gpu = torch.cuda.get_device_name() if device.type == "cuda" else "none"
+    line = {"labels": name, "part": given.part, "epochs": given.epochs, "gpu": gpu, "torch": torch.__version__,
+            "seconds": round(time.monotonic() - started, 1)} | values  # fmt: skip
+    with given.out.open("a") as out:
+        print(json.dumps(line), file=out)
+
+
+def gpu_table(lines: list[Record]) -> str:
     """Return means over networks as Markdown: AP, and F1 (precision, recall) where something is flagged."""
-    lines = [f"CIFAR-10N, {case['labels']}", "", "| score | n | AP | F1 (precision, recall) |"]
-    lines += ["| --- | --- | --- | --- |"]
-    for name, rows in case["scores"].items():
-        mean = {key: 100 * float(np.mean([row[key] for row in rows])) for key in rows[0]}
-        f1 = f"{mean['f1']:.1f} ({mean['precision']:.0f}, {mean['recall']:.0f})" if "f1" in mean else ""
-        lines.append(f"| {name} | {len(rows)} | {mean['ap']:.1f} | {f1} |")
-    again = case["again"]
-    for what in ("without", "corrected", "random"):
-        gain = paired_gain([100 * (a - b) for a, b in zip(again[what], again["plain"], strict=True)])
-        lines.append(f"\nTrained again, {what}: {gain.mean:+.2f} points {gain.interval or ''} (n = {len(again[what])})")
-    return "\n".join(lines)
+    text = []
+    for labels in dict.fromkeys(line["labels"] for line in lines):
+        parts = {line["part"]: line for line in lines if line["labels"] == labels}
+        text += [f"CIFAR-10N, {labels}", "", "| score | n | AP | F1 (precision, recall) |", "| --- | --- | --- | --- |"]
+        for part in ("networks", "folds"):
+            for name, rows in parts.get(part, {"scores": {}})["scores"].items():
+                mean = {key: 100 * float(np.mean([row[key] for row in rows])) for key in rows[0]}
+                f1 = f"{mean['f1']:.1f} ({mean['precision']:.0f}, {mean['recall']:.0f})" if "f1" in mean else ""
+                text.append(f"| {name} | {len(rows)} | {mean['ap']:.1f} | {f1} |")
+        if "plain" in parts:
+            text += ["", "| trained | images | test accuracy | gain |", "| --- | --- | --- | --- |"]
+        for what in AGAIN if "plain" in parts else ():
+            if what in parts:
+                plain, now = (100 * np.array(parts[part]["test_accuracy"]) for part in ("plain", what))
+                change = "" if what == "plain" else gain(now - plain)
+                text.append(f"| {what} | {parts[what]['samples']:,} | {now.mean():.2f} | {change} |")
+        text.append("")
+    return "\n".join(text).strip()
+
+
+def gain(differences: np.ndarray) -> str:
+    known = paired_gain(differences.tolist())
+    low, high = known.interval or (known.mean, known.mean)
+    return f"{known.mean:+.2f} ± {(high - low) / 2:.2f}".replace("-", "−")
 
 
 def table(cases: list[Record]) -> str:
@@ -424,18 +488,25 @@ def one_case(data_dir: Path, noisy: Path, wanted: tuple[tuple[Any, ...], tuple[s
 
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--cifar10n", type=Path, required=True, help="labels by people; not part of the project")
-    flags.add_argument("--data-dir", type=Path, required=True, help="folder of cifar-10-batches-py")
+    flags.add_argument("--cifar10n", type=Path, help="labels by people; not part of the project")
+    flags.add_argument("--data-dir", type=Path, help="folder of cifar-10-batches-py")
     flags.add_argument("--processes", type=int, default=1, help="cases at a time")
     flags.add_argument("--gpu", metavar="LABELS", help="ResNet-32 on these labels of CIFAR-10N, such as aggre_label")
-    flags.add_argument("--out", type=Path, default=RESULTS / "label_errors.json")
+    flags.add_argument("--part", choices=("networks", "folds", *AGAIN), default="networks", help="with --gpu, what")
+    flags.add_argument("--device", default="cuda", help="with --gpu, where")
+    flags.add_argument("--epochs", type=int, default=60, help="with --gpu, epochs of every network")
+    flags.add_argument("--samples", type=int, help="with --gpu, the first images only, as a check")
+    flags.add_argument("--tables", action="store_true", help="print the tables of --gpu, and run nothing")
+    flags.add_argument("--out", type=Path, help="the record (label_errors.json; with --gpu, label_errors_gpu.jsonl)")
     given = flags.parse_args()
-    record = json.loads(given.out.read_text()) if given.out.exists() else {"cases": []}
-    if given.gpu:
-        record["gpu"] = on_gpu(given.data_dir, given.cifar10n, given.gpu)
-        given.out.write_text(json.dumps(record, indent=1) + os.linesep)
-        print(gpu_table(record["gpu"]))
+    on_gpu_only = given.gpu or given.tables
+    given.out = given.out or RESULTS / ("label_errors_gpu.jsonl" if on_gpu_only else "label_errors.json")
+    if given.gpu and not given.tables:
+        on_gpu(given)
+    if on_gpu_only:
+        print(gpu_table([json.loads(line) for line in given.out.read_text().splitlines()]))
         return
+    record = json.loads(given.out.read_text()) if given.out.exists() else {"cases": []}
     record["machine"] = {**machine(), "threads": 1, "cleanlab": metadata.version("cleanlab")}
     known = [tuple(case[key] for key in KEYS) for case in record["cases"]]
     wanted = [(row, extras) for *rest, seeds, extras in CASES for seed in seeds if (row := (*rest, seed)) not in known]

