@@ -1,6 +1,6 @@
-"""Draw the figures of docs/how-to/report.md: digits by three methods and three seeds, three figures in one picture.
+"""Draw the figure of docs/how-to/report.md: the heatmaps of digits by two methods, side by side.
 
-`.venv/bin/python docs/_figures.py`; takes about a minute.
+`.venv/bin/python docs/_figures.py`; takes less than a minute.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from PIL import Image
 
 from aol import cli
 
-WORDS = "train --data digits --weighting none,cb,aol --seed 0-2 --epochs 40"
-SHOWN = ("heatmap-none", "accuracy", "head-middle-tail")
+WORDS = "train --data digits --margin none,counts --epochs 40"
+SHOWN = ("heatmap-none", "heatmap-logit-adjustment-tau-1")
 WIDTH = 460  # pixels a figure
 
 

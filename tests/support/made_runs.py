@@ -136,11 +136,6 @@ def frame(*runs: RunData) -> RunFrame:
     return frame_of((data.folder, data.run) for data in runs)
 
 
-def method_of(name: str, *runs: RunData) -> dict[str, RunFrame]:
-    """Return runs as seeds of one method."""
-    return {name: frame(*runs)}
-
-
 def write_data(folder: Path, data: RunData) -> RunData:
     """Write a run and its samples into a folder, and return it as it is there."""
     write_run(folder, data.run)

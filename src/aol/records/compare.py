@@ -261,12 +261,6 @@ def _apart(by_run: pd.DataFrame) -> float:
     return math.inf if math.isnan(apart) else float(apart)
 
 
-def at_end(method: RunFrame, measure: str = "accuracy") -> tuple[float, float]:
-    """Return mean and standard deviation of a measure over a method's runs, but for those that diverged."""
-    values = ends(method[method["failed_at_epoch"].isna()])[measure]
-    return float(values.mean()), float(values.std())
-
-
 def parts(counts: Sequence[int] | Ints) -> dict[str, Ints]:
     """Return the classes of head, middle and tail by name: the parts of `aol.metrics.thirds` that have a class.
 

@@ -25,7 +25,6 @@ _SKILL = 0.25  # of the way from always giving the most frequent answer to being
 _LOST = 1 / 3  # share of the classes
 _LEARNT = 0.995  # a training set with this share of right answers is learnt
 _BY_HEART, _UNLEARNT = 0.95, 0.6  # right on training, wrong on test
-_MOVED = 0.1  # a change of mean age over the last fifth that is mentioned
 _LIKELY = 0.02  # a share of likely label errors in a class that is mentioned
 _UNEVEN = 50.0  # largest weight over smallest
 # Hidden groups: so many wrong answers in a row of so many samples, in a class of which this share is right.
@@ -58,14 +57,11 @@ def advise(data: RunData, methods: Methods | None = None) -> list[Advice]:
         advice.append(Advice("running", f"{done} are done; the points below may change.", see="curves"))
     if unlearnt:  # ages and labels say little of a model that has learnt little
         return advice + [one for one in old if one.kind == "rare"]
-    advice += [*_course(data), *_samples(data), *old, *_memorised(data), *_weights(data)]
+    advice += [*_samples(data), *old, *_memorised(data), *_learnt(data), *_weights(data)]
     if not advice and data.age is not None:
         return [Advice("fine", f"Nothing stands out: no class has a mean age of {_old(data):g} or more.")]
     text = "No ages were recorded, so old classes are unknown: --signal train records ages at no cost."
     return advice or [Advice("ageless", text, see="curves")]
-
-
-# The course of the training
 
 
 def _unlearnt(data: RunData) -> Iterator[Advice]:
@@ -97,23 +93,14 @@ def _right(data: RunData) -> float:
     return float(last_known(data.run.curves.get("train_accuracy", np.zeros(0))))
 
 
-def _course(data: RunData) -> Iterator[Advice]:
-    """Say that the training set is learnt, or that the mean class age still changes at the end."""
-    unit, ages = time_unit(data.run), data.run.over_time.get("age", np.zeros((0, 1)))
-    mean = np.ma.masked_invalid(ages.astype(np.float64)).mean(1).filled(np.nan)
-    fifth = max(1, len(mean) // 5)
-    change = float(mean[-1] / mean[-1 - fifth] - 1.0) if len(mean) > 2 * fifth else 0.0
-    if _right(data) >= _LEARNT and last_known(mean) < 1.1:
+def _learnt(data: RunData) -> Iterator[Advice]:
+    """Say that the training set is learnt, so that ages tell nothing more."""
+    if _right(data) >= _LEARNT and data.age is not None and np.nanmean(data.age) < 1.1:
         text = (
             f"The training set is learnt ({_right(data):.1%} right), so ages are close to one, and weights from ages "
             f"close to equal. For the remaining test errors try {_offsets(data)}, more data or stronger regularisation."
         )
         yield Advice("learnt", text, see="curves")
-    elif abs(change) >= _MOVED:
-        way, then = ("falling", f"more {unit}s may help") if change < 0 else ("growing", "more training does not help")
-        last = f"{fifth} {unit}s" if fifth > 1 else unit
-        text = f"The mean class age is still {way}, {change:+.0%} over the last {last}: {then}."
-        yield Advice("course", text, see="curves")
 
 
 # Samples
@@ -201,7 +188,7 @@ def _old_classes(data: RunData, methods: Methods) -> Iterator[Advice]:
     told = [
         ("rare", rare, " and rare", f"; {part:.1%} of the samples. {_remedy(data, rare, methods)}", "classes"),
         ("doubted", doubted, " though not rare", check, "errors"),
-        ("hard", hard, " though not rare", f". {_taken_for(data, hard)}{stronger}", "samples"),
+        ("hard", hard, " though not rare", f". {stronger}", "samples"),
     ]
     if known is None:
         unknown = ". Class sizes are not on record, so it is unknown whether these are rare."
@@ -274,15 +261,3 @@ def _weights(data: RunData) -> Iterator[Advice]:
             f"{temper} takes the square root of the weights."
         )
         yield Advice("uneven", text)
-
-
-def _taken_for(data: RunData, classes: Masks) -> str:
-    """Say which class is mistaken for which, for the clearest case, if there is one."""
-    names, samples = data.run.classes, data.samples
-    if samples is None or not classes.any():
-        return ""
-    answer, share = samples.confusion(len(names))
-    share = np.where(classes, share, 0.0)
-    worst = int(share.argmax())
-    clear = f"{share[worst]:.0%} of the wrong answers for “{names[worst]}” are “{names[answer[worst]]}”. "
-    return clear if share[worst] >= 0.3 else ""

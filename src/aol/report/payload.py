@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from aol._values import unlike
 from aol._version import __version__
-from aol.records.compare import MethodRow, Methods, methods_of, parts, worst_classes
+from aol.records.compare import MethodRow, Methods, methods_of, worst_classes
 from aol.records.metrics import MEASURES, at_the_end, is_stream
 from aol.records.previews import png
 from aol.records.record import Json, Run, numbers
@@ -24,16 +24,7 @@ from aol.records.samples import Shorts
 from aol.records.table import frame_of
 from aol.report.advice import advise
 from aol.report.run_data import RunData, last_known, trend
-from aol.report.samples import (
-    AnswersOnTest,
-    Samples,
-    choose,
-    confusion_matrix,
-    doubtful_first,
-    episodes,
-    kaplan_meier,
-    oldest_first,
-)
+from aol.report.samples import AnswersOnTest, Samples, choose, confusion_matrix, doubtful_first, oldest_first
 
 RUNS = 24  # with details; the others are rows of a table
 LISTED = 500  # rows of the table of runs; the methods are those of all runs
@@ -183,11 +174,10 @@ def _details(data: RunData, methods: Methods, runs: int, pictures: dict[str, int
         matrix: Json = {"classes": list(classes), "counts": [[*row] for row in counts], "total": size}
     details |= {"matrix": matrix if answered else None, "tested": _tested(data.tested, runs, pictures)}
     if samples is None:
-        return details | {"confused": None, "survival": [], "samples": None}
+        return details | {"confused": None, "samples": None}
     answers, share = samples.confusion(size)
     return details | {
         "confused": {"answer": answers.tolist(), "share": numbers(share, 2)},
-        "survival": _survival(run, samples),
         "samples": _samples(data, samples, runs, pictures, notes),
     }
 
@@ -225,26 +215,6 @@ def add_picture(pictures: dict[str, int], picture: bytes | None, room: int = ROO
     url = f"data:image/png;base64,{base64.b64encode(picture or b'').decode()}"
     fits = url in pictures or sum(map(len, pictures)) + len(url) <= room
     return pictures.setdefault(url, len(pictures)) if picture and fits else -1
-
-
-def _survival(run: Run, samples: Samples) -> list[Json]:
-    """Return how long errors last, by part of the classes: the share still open after t epochs, and the median."""
-    of_sizes = parts(run.counts or np.bincount(samples.label, minlength=len(run.classes)))
-    group = np.zeros(len(run.classes), np.int64)
-    for number, classes in enumerate(of_sizes.values()):
-        group[classes] = number
-    shown: list[Json] = []
-    for part, (ended, still_open) in zip(of_sizes, episodes(samples.answers, group[samples.label]), strict=False):
-        share, total = kaplan_meier(ended, still_open), int((ended + still_open).sum())
-        kept, gone = spread(len(share), POINTS // 5), np.flatnonzero(share <= 0.5)
-        if total:
-            shown.append(
-                {
-                    "name": part, "t": kept.tolist(), "share": numbers(share[kept], 4), "episodes": total,
-                    "open": int(still_open.sum()), "median": int(gone[0]) if gone.size else None,
-                }
-            )  # fmt: skip
-    return shown
 
 
 def _samples(data: RunData, samples: Samples, runs: int, pictures: dict[str, int], notes: list[str]) -> dict[str, Json]:

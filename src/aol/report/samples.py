@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from aol.records.history import Answers
 from aol.records.previews import TEST as TEST_PREVIEWS
 from aol.records.previews import Description, Previews, png, read_previews
 from aol.records.record import DamagedRunError, Floats, Ints, Run
@@ -178,50 +177,6 @@ def samples_of(folder: Path, run: Run) -> Samples | None:
         ids=read_ids(folder, len(table)),
         test_accuracy=run.by_class.get("test_accuracy"),
     )
-
-
-# How long errors last
-
-
-def episodes(answers: Answers, group: Ints) -> list[tuple[Ints, Ints]]:
-    """Return for each group how many error episodes ended, and how many are open, after d epochs: `int64 [E + 1]` each.
-
-    An episode is an unbroken stretch of age above one, as long as the age less one. `group [N]` numbers the groups of
-    samples from 0. Episodes that were under way before the record began are left out: their length is not on record.
-
-    >>> from aol.records.history import pack
-    >>> right = np.array([[0, 1], [0, 1], [1, 0]], bool)
-    >>> [(ended.tolist(), still.tolist()) for ended, still in episodes(Answers(pack(right), None, 2), np.array([0, 0]))]
-    [([0, 0, 1, 0], [0, 1, 0, 0])]
-    """
-    groups, longest = int(group.max(initial=-1)) + 1, len(answers) + 1
-    before = np.ones(answers.size, np.int32) if answers.start is None else answers.start
-    counts, ended = before <= 1, np.zeros(groups * longest, np.int64)
-
-    def lengths(rows: Masks) -> Ints:
-        at = np.flatnonzero(rows & counts)
-        return np.bincount(group[at] * longest + before[at] - 1, minlength=len(ended))
-
-    for _, _, age in answers.epochs():
-        over = (before > 1) & (age == 1)
-        ended += lengths(over)
-        counts, before = counts | over, age
-    return list(zip(ended.reshape(groups, -1), lengths(before > 1).reshape(groups, -1), strict=True))
-
-
-def kaplan_meier(ended: Ints, still_open: Ints) -> Floats:
-    r"""Return the share of episodes that live longer than t epochs, at t = 0, 1, 2, …, by the product-limit estimate.
-
-    .. math:: \hat S(t) = \prod_{d \le t} \left(1 - \frac{e_d}{n_d}\right)
-
-    where e_d episodes ended after d epochs, of n_d that had lived so long; those still open are censored on the right.
-
-    >>> kaplan_meier(np.array([0, 2, 1]), np.array([0, 1, 0]))
-    array([1. , 0.5, 0. ])
-    """
-    leaving = np.trim_zeros(ended + still_open, "b")
-    at_risk = leaving[::-1].cumsum()[::-1]
-    return np.cumprod(1.0 - ended[: len(leaving)] / np.maximum(at_risk, 1)) if len(leaving) else np.ones(1)
 
 
 # Which are shown

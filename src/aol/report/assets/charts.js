@@ -68,12 +68,12 @@ function wholeAxis(title, first, last) {
 }
 
 // Lines over epochs: series are {name, colour, points: [[epoch, value]]}. Hover reads all of them at one epoch.
-async function lineChart(host, { title, series, share, height = 190, steps = false, domain = null, x = UNIT, label = null }) {
+async function lineChart(host, { title, series, share, height = 190 }) {
   const rows = series.flatMap((line, place) =>
     line.points.filter(([, value]) => known(value)).map(([epoch, value]) => ({ place, epoch, value })));
   if (!rows.length) return clearChart(host);
   const all = rows.map((row) => row.value);
-  const range = domain ? domain[1] - domain[0] : Math.max(...all) - Math.min(...all);
+  const range = Math.max(...all) - Math.min(...all);
   const epochs = [...new Set(rows.map((row) => row.epoch))].sort((a, b) => a - b);
   const places = series.map((_, place) => place);
   const line = (range) => ({ field: "place", type: "nominal", scale: { domain: places, range }, legend: null });
@@ -81,12 +81,12 @@ async function lineChart(host, { title, series, share, height = 190, steps = fal
     ...fitted(host), height, title: { text: title }, data: { values: rows }, params: [{ name: "at", value: null }],
     layer: [
       {
-        mark: { type: "line", strokeWidth: 1.8, interpolate: steps ? "step-after" : "linear" },
+        mark: { type: "line", strokeWidth: 1.8 },
         encoding: {
-          x: { field: "epoch", type: "quantitative", scale: { zero: false, nice: false }, axis: wholeAxis(x, epochs[0], epochs.at(-1)) },
+          x: { field: "epoch", type: "quantitative", scale: { zero: false, nice: false }, axis: wholeAxis(UNIT, epochs[0], epochs.at(-1)) },
           y: {
-            field: "value", type: "quantitative", scale: { zero: false, nice: true, ...(domain && { domain }) },
-            axis: { grid: true, tickCount: 5, title: label, format: share ? (range < 0.04 ? ".1%" : ".0%") : "~g" },
+            field: "value", type: "quantitative", scale: { zero: false, nice: true },
+            axis: { grid: true, tickCount: 5, title: null, format: share ? (range < 0.04 ? ".1%" : ".0%") : "~g" },
           },
           color: line(series.map((each) => colourOf(each.colour))),
           strokeDash: line(series.map((each) => dashOf(each.colour))),
@@ -99,14 +99,14 @@ async function lineChart(host, { title, series, share, height = 190, steps = fal
       },
     ],
   };
-  const view = await chart(host, spec, `${title}: lines over ${x}`);
+  const view = await chart(host, spec, `${title}: lines over ${UNIT}s`);
   return view && hover(host, view, (x) => {
     const at = nearest(epochs, view.scale("x").invert(x));
     view.signal("at", at).runAsync();
     const lines = series.map((line) => [line, line.points.find(([epoch]) => epoch === at)])
       .filter(([, point]) => point && known(point[1]))
       .map(([line, point]) => `${line.name}: ${share ? percent(point[1]) : short(point[1])}`);
-    return [steps ? `after ${times(at, UNIT)}` : `${UNIT} ${at}`, ...lines];
+    return [`${UNIT} ${at}`, ...lines];
   }, () => view.signal("at", null).runAsync());
 }
 

@@ -31,7 +31,7 @@ function listen() {
 }
 
 function drawCharts() {
-  for (const draw of [drawMethods, drawCurves, drawHeat, drawScatter, drawSurvival, drawMatrix, drawClassCurves, drawSampleAges]) draw();
+  for (const draw of [drawMethods, drawCurves, drawHeat, drawScatter, drawMatrix, drawClassCurves, drawSampleAges]) draw();
 }
 
 // A run of other classes has no class of that number, and another zoom.
@@ -63,7 +63,7 @@ function startBelow() {
   drawClassControls();
   for (const [names, draw] of [
     [["shown", "curve"], drawCurves], [["reading", "order"], drawHeatControls], [["run", "shown", "reading", "order", "zoom"], drawHeat],
-    [["run", "klass"], drawScatter], [["run"], drawSurvival], [["run"], drawMatrix], [["run", "shown", "klass"], drawClassCurves],
+    [["run", "klass"], drawScatter], [["run"], drawMatrix], [["run", "shown", "klass"], drawClassCurves],
     [["run", "klass", "sort", "down", "find"], drawClassTable], [["run", "klass", "answer"], drawGallery], [["run", "klass", "answer"], drawTested], [["run"], drawSampleAges],
     [["run", "klass", "unsure", "marked"], drawErrors], [["run", "shown"], drawSettings], [["run"], drawLinks],
   ]) follow(names, draw);

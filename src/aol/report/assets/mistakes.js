@@ -1,17 +1,4 @@
-// What is mistaken, and for how long: survival of errors by part of the classes, and the confusion matrix.
-
-function drawSurvival() {
-  const run = current();
-  const parts = (run && run.survival) || [];
-  fill("survival-key", parts.map((each, place) => element("span", {}, swatch(place),
-    `${each.name}: ${times(each.episodes, "error")}, ${whole(each.open)} still open; `
-    + (known(each.median) ? `half are over after ${times(each.median, UNIT)}` : "most outlast the run"))));
-  return lineChart(part("survival"), {
-    title: "How long errors last", share: true, height: 230, steps: true, domain: [0, 1], x: `${UNIT}s since the error began`,
-    label: "Share of errors still open",
-    series: parts.map((each, place) => ({ name: each.name, colour: place, points: each.t.map((t, at) => [t, each.share[at]]) })),
-  });
-}
+// What is mistaken for what: the confusion matrix.
 
 async function drawMatrix() {
   const run = current();

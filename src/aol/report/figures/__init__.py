@@ -1,6 +1,6 @@
-"""Matplotlib figures of runs, at the width of a column. Matplotlib is imported when something is drawn.
+"""Heatmaps of class ages with matplotlib, at the width of a column; matplotlib is imported when something is drawn.
 
-`style.py` is the look of all figures, `aol.records.compare` has the numbers behind them.
+`style.py` is the look of all figures, those of studies too.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from aol._values import unlike
 from aol.records.compare import by_method
 from aol.records.table import RunFrame
 from aol.report.figures import style
-from aol.report.figures.accuracy import accuracy_curves, head_middle_tail
 from aol.report.figures.heatmap import heatmap
 
 
 def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] = ("png",)) -> list[Path]:
-    """Draw every figure that the runs allow into a folder, in each format, and return the files.
+    """Draw the heatmap of the first run of every method into a folder, in each format, and return the files.
 
-    `heatmap` is drawn for the first run of every method; `accuracy` and `head-middle-tail` show all methods together,
-    the latter those whose classes have the same sizes. What was not recorded is not drawn.
+    Methods without recorded ages are left out.
 
     >>> from aol.records.table import frame_of
     >>> draw(frame_of([]), "figures")
@@ -33,19 +31,12 @@ def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] 
     if wrong or not formats:
         raise ValueError(f"formats must be some of {', '.join(style.FORMATS)}, not {wrong[0] if wrong else 'none'!r}.")
     style.matplotlib()
-    shown = by_method(runs[runs["epochs_done"] > 0]) if len(runs) else {}
-    first = {name: next(iter(method.runs.values())) for name, method in shown.items()}
-    sizes = {name: tuple(sorted(run.counts or ())) for name, run in first.items()}
-    figures = [("accuracy", accuracy_curves(shown))]
-    for size in dict.fromkeys(sizes.values()):
-        alike = {name: method for name, method in shown.items() if sizes[name] == size}
-        figures.append(("head-middle-tail", head_middle_tail(alike)))
-    figures += [(f"heatmap-{file_name(name) or 'run'}", heatmap(run)) for name, run in first.items()]
+    methods = by_method(runs[runs["epochs_done"] > 0]) if len(runs) else {}
+    figures = [heatmap(next(iter(method.runs.values()))) for method in methods.values()]
+    names = unlike((f"heatmap-{file_name(name) or 'run'}" for name in methods), "-{}")
     written = []
-    for name, (_, figure) in zip(unlike((name for name, _ in figures), "-{}"), figures, strict=True):
-        for kind in formats:
-            if figure is None:
-                continue
+    for name, figure in zip(names, figures, strict=True):
+        for kind in formats if figure is not None else ():
             written.append(Path(folder) / f"{name}.{kind}")
             write_atomically(written[-1], style.rendered(figure, kind))
     return written

@@ -26,7 +26,6 @@ COLUMN = 3.3  # inches: a column of a two-column page
 FORMATS = ("png", "pdf", "svg")
 # Okabe and Ito's colours, those that show on white, in an order that keeps neighbours apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-LINES = ("-", "--", "-.", ":")
 GREY = "#767676"
 # Names of classes may be in any script; of these, whatever is installed fills in.
 _MORE_FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans", "Noto Sans Arabic", "Noto Sans Devanagari")
