@@ -74,6 +74,8 @@ def printable(text: str) -> str:
     >>> printable("cat\x1b[2J.png")
     'cat\\x1b[2J.png'
     """
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 

@@ -7,7 +7,7 @@ import json
 import math
 import shlex
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from aol.cli import (
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import Console
 
     from aol.records.record import Json, Run
@@ -70,7 +71,7 @@ def _show(args: argparse.Namespace) -> int:
 
 def print_json(frame: RunFrame) -> None:
     """Print one JSON object: every run with its settings and results."""
-    runs = [_as_json(run, str(frame.loc[name, "folder"])) for name, run in frame.runs.items()]
+    runs = [_as_json(run, row) for run, (_, row) in zip(frame.runs.values(), frame.iterrows(), strict=True)]
     print(json.dumps({"runs": runs}, allow_nan=False))
 
 
@@ -81,26 +82,27 @@ _BY_CLASS = {
 }  # fmt: skip
 
 
-def _as_json(run: Run, folder: str) -> dict[str, Json]:
-    from aol.records.metrics import CURVES, accuracy_metrics, class_measures, counted, is_stream, zero_threshold_share
+def _as_json(run: Run, row: pd.Series) -> dict[str, Json]:
+    from aol.records.metrics import ALL_MEASURES, METRICS, column_of, is_stream
     from aol.records.record import numbers
 
-    def finite(metrics: Mapping[str, float]) -> Json:
-        return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-
     result: dict[str, Json] = {name: getattr(run, name) for name in _SAME}
-    result |= {"config": dict(run.settings), "out": folder, "versions": dict(run.versions)}
-    result["accuracy"] = dict.fromkeys(("last", "best", "tail_mean"))
-    for split, curve in CURVES.items():
-        if len(run.curves.get(curve, ())):
-            metrics = accuracy_metrics(counted(run, curve), stream=is_stream(run))
-            result["accuracy" if split == "test" else curve] = finite(metrics)
-    result |= {name: finite(metrics) for name, metrics in class_measures(run).items()}
+    result |= {"config": dict(run.settings), "out": str(row["folder"]), "versions": dict(run.versions)}
+    parts = [part for part in METRICS if is_stream(run) or part != "second_half_mean"]
+    curves = {"accuracy": "test", "validation_accuracy": "validation"} | {
+        name: column_of(name) for name in ALL_MEASURES
+    }
+    for name, curve in curves.items():
+        metrics: dict[str, Json] = dict(
+            zip(parts, numbers([row[f"{curve}_{part}"] for part in parts], 17), strict=True)
+        )
+        if name == "accuracy" or metrics["last"] is not None or metrics["best"] is not None:
+            result[name] = metrics
     age = "smoothed_age" if "smoothed_age" in run.by_class else "age"
     for name, reading in {**_BY_CLASS, "class_age": age}.items():
         result[name] = numbers(run.by_class[reading]) if reading in run.by_class else [None] * len(run.classes)
     if is_stream(run):
-        result["zero_threshold"] = numbers([zero_threshold_share(run)])[0]
+        result["zero_threshold"] = numbers([row["zero_threshold"]])[0]
     return result
 
 
@@ -146,7 +148,7 @@ def _percent(value: float, form: str = ".2f") -> str:
 def _print_methods(out: Console, frame: RunFrame) -> None:
     """Print the methods of runs with the same classes: the worst classes, which no mean hides, the gains, the parts."""
     from aol.records.compare import methods_of, worst_classes
-    from aol.records.metrics import measure_text, zero_threshold_share
+    from aol.records.metrics import measure_text
 
     methods, runs = methods_of(frame), list(frame.runs.values())
     rows = methods.rows[:MOST_METHODS]
@@ -179,8 +181,8 @@ def _print_methods(out: Console, frame: RunFrame) -> None:
         notes.append(f"{len(rows)} of {len(methods.rows)} methods are listed; --format csv has all runs.")
     if any(run.failed_at_epoch is not None for run in runs):
         notes.append("A run that diverged counts as chance.")
-    zeros = [zero_threshold_share(run) for run in runs if run.settings.get("threshold") is None]
-    if zeros := [share for share in zeros if share > 0.0]:
+    unset = [run.settings.get("threshold") is None for run in runs]
+    if zeros := [share for share in frame["zero_threshold"][unset] if share > 0.0]:
         notes.append(
             f"The median accuracy of the classes was 0 in {sum(zeros) / len(zeros):.0%} of the steps, in which no "
             "class grew older. Compare --threshold positive-median."

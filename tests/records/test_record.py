@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import os
 import zlib
 from pathlib import Path
@@ -104,7 +105,10 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "epochs": ({"epochs": [1, 2, 2, 3]}, "epochs must be whole numbers"),
     "a curve too short": ({"curves": {"test_accuracy": [0.5]}}, "must be 4 numbers"),
     "text in a curve": ({"curves": {"lr": [1, 2, 3, "4"]}}, "must be 4 numbers"),
-    "a huge number": ({"curves": {"lr": [1, 2, 3, 10**400]}}, "must be numbers up to"),
+    "a huge number": ({"curves": {"lr": [1, 2, 3, 10**400]}}, "too large to convert"),
+    "an infinite number": ({"curves": {"lr": [1, 2, 3, math.inf]}}, "must be numbers up to"),
+    "an infinite setting": ({"settings": {"lr": math.inf}}, "settings has a value"),
+    "seconds that are no number": ({"seconds": math.nan}, "seconds has a value"),
     "accuracy above one": ({"by_class": {"test_accuracy": [0.5, 0.5, 1.5]}}, "from 0 to 1"),
     "not compressed": ({"over_time": {"age": "hello"}}, "cannot be decompressed"),
     "another shape": ({"over_time": {"age": compact(np.ones((2, 3)))}}, "not of the shape"),

@@ -13,9 +13,13 @@ import pytest
 import aol
 from aol.metrics import NAMES, class_metrics
 from aol.records.metrics import MEASURES, METRICS, STREAM_MEASURES, accuracy_metrics, run_metrics
-from aol.records.record import DamagedRunError, write_run
+from aol.records.record import DamagedRunError, Run, write_run
 from aol.records.table import frame_of
 from tests.support.small_runs import small_run
+
+
+def metrics_of(run: Run) -> dict[str, float]:
+    return {name: float(values[0]) for name, values in run_metrics([run]).items()}
 
 
 def test_a_row_is_a_run_with_its_settings_and_figures(tmp_path: Path) -> None:
@@ -73,7 +77,7 @@ def test_settings_with_the_name_of_a_column_are_left_out() -> None:
 
 def test_a_run_that_diverged_counts_as_chance_in_every_figure() -> None:
     stream = {"scenario": "stream"}
-    found = run_metrics(small_run(failed_at_epoch=2, settings=stream))
+    found = metrics_of(small_run(failed_at_epoch=2, settings=stream))
     for name in METRICS:  # those of a network that always gives the same answer, mean over which it is
         same = [class_metrics(np.eye(3)[k], precision=1 / 3 * np.eye(3)[k], counts=[30, 20, 10]) for k in range(3)]
         for measure in MEASURES:
@@ -82,7 +86,7 @@ def test_a_run_that_diverged_counts_as_chance_in_every_figure() -> None:
     for measure in STREAM_MEASURES:
         assert {found.pop(f"{measure}_{name}") for name in METRICS} == {0.0}
     assert set(found.values()) == {1 / 3}
-    offline = run_metrics(small_run(failed_at_epoch=2, counts=[10, 10, 10]))
+    offline = metrics_of(small_run(failed_at_epoch=2, counts=[10, 10, 10]))
     assert math.isnan(offline["test_second_half_mean"])
     assert math.isnan(offline["test_worst_class_second_half_mean"])
     assert math.isnan(offline["test_tail_accuracy_last"])  # there is no tail
@@ -93,14 +97,14 @@ def test_measures_of_the_classes_are_those_on_record_or_follow_from_the_accuraci
     assert tuple(MEASURES) == NAMES
     run = small_run(counts=[30, 20, 10])
     accuracy = run.over_time["test_accuracy"].astype(float)
-    found = run_metrics(run)
+    found = metrics_of(run)
     assert found["test_worst_class_last"] == pytest.approx(accuracy[-1].min())
     assert found["test_worst_class_best"] == pytest.approx(accuracy.min(1).max())
     assert found["test_balanced_accuracy_tail_mean"] == pytest.approx(accuracy[-1].mean())
     assert found["test_tail_accuracy_last"] == pytest.approx(accuracy[-1, 2])
     assert math.isnan(found["test_macro_f1_last"])
     kept = {"test_worst_class": np.array([0.1, np.nan, 0.3, 0.2]), "test_macro_f1": np.full(4, 0.4)}
-    stored = run_metrics(small_run(counts=[30, 20, 10], curves=run.curves | kept))
+    stored = metrics_of(small_run(counts=[30, 20, 10], curves=run.curves | kept))
     assert (stored["test_worst_class_last"], stored["test_worst_class_best"]) == (0.2, 0.3)
     assert stored["test_macro_f1_last"] == 0.4
     assert stored["test_balanced_accuracy_last"] == found["test_balanced_accuracy_last"]
@@ -108,11 +112,11 @@ def test_measures_of_the_classes_are_those_on_record_or_follow_from_the_accuraci
 
 def test_records_of_the_last_epoch_alone_have_only_the_last_of_a_measure() -> None:
     run = small_run(over_time={}, counts=None)
-    found = run_metrics(run)
+    found = metrics_of(run)
     assert found["test_worst_class_last"] == pytest.approx(run.by_class["test_accuracy"].min())
     assert math.isnan(found["test_worst_class_tail_mean"])
     assert math.isnan(found["test_head_accuracy_last"])
-    assert math.isnan(run_metrics(small_run(over_time={}, by_class={}))["test_worst_class_last"])
+    assert math.isnan(metrics_of(small_run(over_time={}, by_class={}))["test_worst_class_last"])
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 99])
@@ -160,8 +164,7 @@ def test_load_runs_takes_folders(folders: tuple[object, ...]) -> None:
         aol.load_runs(*folders)  # type: ignore[arg-type]
 
 
-def test_figures_of_many_runs_are_those_of_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aol.records.metrics._TOGETHER", 30)  # two or three runs
+def test_figures_of_many_runs_are_those_of_each_alone() -> None:
     rng = np.random.default_rng(0)
     runs = []
     for number in range(24):

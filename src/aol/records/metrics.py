@@ -1,4 +1,4 @@
-"""The metrics of one run: numbers computed from its curves by epoch, such as accuracy on test or of the worst class.
+"""The metrics of runs: numbers computed from their curves by epoch, such as accuracy on test or of the worst class.
 
 To add one, add a line to `METRICS` (another part of a curve) or to `MEASURES` (another curve): the frame, JSON, `aol
 study show --figure` and the page read it from there. Accuracies are fractions. A run that diverged counts as chance in
@@ -8,26 +8,23 @@ every metric: leaving such runs out would favour the method that causes them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from aol.records.record import Floats, Matrix, Run, nan_mean
 
-Measures: TypeAlias = dict[str, Floats]  # of one run, by epoch
+Metrics: TypeAlias = tuple[list[int], str, dict[str, Floats]]  # places of runs, a curve, its metrics, [R] each
 TAIL = 0.05  # of the epochs
-_READ: Sequence[str] = ("test_accuracy", "test_precision")  # by class: what measures are computed from
-_TOGETHER = 2**22  # readings of runs whose measures are computed at once
 METRICS = {  # parts of a curve
     "last": "last epoch",
     "tail_mean": "mean over the last 5 % of epochs",
     "second_half_mean": "mean over the second half of the stream",
     "best": "best epoch, chosen on test: optimistic",
 }
-# By the name of a split: the curve its metrics are computed from.
-CURVES = {"test": "test_accuracy", "validation": "validation_accuracy"}
+CURVES = {"test": "test_accuracy", "validation": "validation_accuracy"}  # by split
 # Measures of the test set besides accuracy, with their curves `test_NAME`: the names of `aol.metrics`.
 MEASURES = {
     "balanced_accuracy": "mean test accuracy of the classes",
@@ -53,6 +50,14 @@ FIGURES: dict[str, tuple[str | None, str]] = {name: (None, name) for name in MET
 def column_of(name: str) -> str:
     """Return the name of a curve of a measure, or the column of a figure in the frame."""
     return name if name.startswith("prequential") else f"test_{name}"
+
+
+COLUMNS = (*CURVES, *map(column_of, ALL_MEASURES))  # of the frame, each with the parts of its curve behind it
+RUN_COLUMNS = (
+    "folder", "method", "seed", "finished", "failed_at_epoch", "epochs_done", "planned", "seconds", "trained_together",
+    "stacking", "aol", "torch", "python", "device", *(f"{curve}_{part}" for curve in COLUMNS for part in METRICS),
+    "zero_threshold",
+)  # fmt: skip
 
 
 def measure_text(figure: str) -> str:
@@ -84,25 +89,22 @@ def time_unit(run: Run) -> str:
     return "step" if is_stream(run) else "epoch"
 
 
-def accuracy_metrics(values: Floats, *, stream: bool) -> dict[str, float]:
-    """Return the metrics of one run from its accuracies by epoch `[E]`, NaN where not measured.
+def accuracy_metrics(values: Floats, *, stream: bool) -> dict[str, Floats]:
+    """Return the metrics of accuracies by epoch, `[..., E]`, NaN where not measured.
 
     Computed by torch: these sums have always been its own, and another order of adding changes their last digit.
 
-    >>> accuracy_metrics(np.array([0.5, 0.75, 0.25, 0.5]), stream=True)
+    >>> {name: float(own) for name, own in accuracy_metrics(np.array([0.5, 0.75, 0.25, 0.5]), stream=True).items()}
     {'last': 0.5, 'tail_mean': 0.5, 'second_half_mean': 0.375, 'best': 0.75}
     """
     import torch
 
-    read = torch.from_numpy(np.asarray(values, dtype=np.float64))
-    if not len(read):
-        return {}
-    known = read[~read.isnan()]
-    metrics = {"last": read[-1], "tail_mean": read[-_tail(len(read)) :].nanmean()}
+    read = torch.from_numpy(values)
+    size = values.shape[-1]
+    metrics = {"last": values[..., -1], "tail_mean": read[..., -_tail(size) :].nanmean(-1).numpy()}
     if stream:
-        metrics["second_half_mean"] = read[len(read) // 2 :].nanmean()
-    metrics["best"] = known.max() if len(known) else read[-1]
-    return {name: float(value) for name, value in metrics.items()}
+        metrics["second_half_mean"] = read[..., size // 2 :].nanmean(-1).numpy()
+    return metrics | {"best": np.fmax.reduce(values, axis=-1)}
 
 
 def at_the_end(values: Floats | Matrix, *, stream: bool) -> Floats:
@@ -115,26 +117,17 @@ def at_the_end(values: Floats | Matrix, *, stream: bool) -> Floats:
     return nan_mean(values[len(values) - count :])
 
 
-def run_metrics(run: Run, computed: Measures | None = None) -> dict[str, float]:
-    """Return all metrics of a run by name, `test_last`, `validation_tail_mean` and so on; NaN where not measured."""
-    curves = {split: accuracy_metrics(counted(run, curve), stream=is_stream(run)) for split, curve in CURVES.items()}
-    measured = class_measures(run, computed)
-    curves |= {column_of(measure): measured.get(measure, {}) for measure in ALL_MEASURES}
-    return {f"{curve}_{name}": own.get(name, math.nan) for curve, own in curves.items() for name in METRICS}
+def run_metrics(runs: Sequence[Run]) -> dict[str, Floats]:
+    """Return all metrics of some runs by name, `test_last`, `validation_tail_mean` and so on; NaN where not measured.
 
-
-def columns_of(run: Run, computed: Measures | None = None) -> dict[str, object]:
-    """Return the columns of a run in the table of runs, without its folder and its settings, by name."""
-    names = ("method", "seed", "finished", "failed_at_epoch", "planned", "seconds", "trained_together", "stacking")
-    columns = {name: getattr(run, name) for name in names[:4]} | {"epochs_done": len(run.epochs)}
-    columns |= {name: getattr(run, name) for name in names[4:]}
-    columns |= {name: run.versions.get(name) for name in ("aol", "torch", "python", "device")}
-    return columns | run_metrics(run, computed) | {"zero_threshold": zero_threshold_share(run)}
-
-
-def counted(run: Run, curve: str) -> Floats:
-    """Return a run's accuracies by epoch as its metrics count them; of a run that diverged, that of chance, once."""
-    return run.curves.get(curve, np.zeros(0)) if run.failed_at_epoch is None else np.full(1, chance(run))
+    Measures that follow from readings by class are computed where they are not on record; of records that have these
+    of the last epoch alone, only the last one.
+    """
+    metrics = {f"{curve}_{part}": np.full(len(runs), math.nan) for curve in COLUMNS for part in METRICS}
+    for places, name, parts in (*_computed(runs), *_recorded(runs)):  # what is on record comes last, and stays
+        for part, values in parts.items():
+            metrics[f"{name}_{part}"][places] = values
+    return metrics
 
 
 def zero_threshold_share(run: Run) -> float:
@@ -144,91 +137,78 @@ def zero_threshold_share(run: Run) -> float:
     return float((values == 0).mean()) if len(values) else math.nan
 
 
-def class_measures(run: Run, computed: Measures | None = None) -> dict[str, dict[str, float]]:
-    """Return the metrics of those `ALL_MEASURES` that are on record, by name; `last` alone where only that epoch is.
-
-    `computed` are those of the run by `computed_measures`, where many runs are read.
-    """
-    counts = _uneven(tuple(run.counts or ()))
-    if run.failed_at_epoch is not None:
-        curves = _measures_of_chance(run, counts is not None)
-    else:
-        curves = _recorded(run)
-        if _lacks(run):
-            curves = (computed or _computed(run.over_time, counts)) | curves
-    if not curves and "test_accuracy" in run.by_class:
-        last = _computed({name: values[None] for name, values in run.by_class.items()}, counts)
-        return {name: {"last": float(values[-1])} for name, values in last.items()}
-    return {name: accuracy_metrics(values, stream=is_stream(run)) for name, values in curves.items()}
-
-
-def computed_measures(runs: Sequence[Run]) -> list[Measures]:
-    """Return the measures that follow from readings by class, of runs whose record lacks some: of many at once."""
-    groups: dict[tuple[object, ...], list[int]] = {}
+def _recorded(runs: Sequence[Run]) -> Iterator[Metrics]:
+    """Yield the metrics of curves that are on record."""
+    alike: dict[tuple[str, int, bool], list[int]] = {}
+    curves = [_curves(run) if run.failed_at_epoch is None else _curves_of_chance(run) for run in runs]
     for place, run in enumerate(runs):
-        if run.failed_at_epoch is None and _lacks(run):
-            shape = run.over_time["test_accuracy"].shape
-            alike = (shape, "test_precision" in run.over_time, tuple(run.counts or ()))
-            group = groups.setdefault(alike, [])
-            if len(group) * shape[0] * shape[1] > _TOGETHER:  # begins another
-                groups[(*alike, place)] = groups.pop(alike)
-                group = groups.setdefault(alike, [])
-            group.append(place)
-    measures: list[Measures] = [{} for _ in runs]
-    for places in groups.values():
-        first = runs[places[0]]
-        names = [name for name in _READ if name in first.over_time]
-        stacked: dict[str, Matrix] = {
-            name: np.stack([runs[place].over_time[name] for place in places]) for name in names
-        }
-        for name, values in _computed(stacked, _uneven(tuple(first.counts or ()))).items():
-            for place, own in zip(places, values, strict=True):
-                measures[place][name] = own
-    return measures
+        for name, values in curves[place].items():
+            alike.setdefault((name, len(values), is_stream(run)), []).append(place)
+    for (name, _, stream), places in alike.items():  # of many runs at once, which is faster
+        yield places, name, accuracy_metrics(np.stack([curves[place][name] for place in places]), stream=stream)
 
 
-def _recorded(run: Run) -> Measures:
-    return {name: run.curves[column_of(name)] for name in ALL_MEASURES if column_of(name) in run.curves}
+def _curves(run: Run) -> dict[str, Floats]:
+    names = {curve: CURVES.get(curve, curve) for curve in COLUMNS}
+    return {curve: run.curves[name] for curve, name in names.items() if len(run.curves.get(name, ()))}
 
 
-def _lacks(run: Run) -> bool:
-    """Return whether measures that follow from readings by class are not on record."""
-    uneven = _uneven(tuple(run.counts or ())) is not None
-    wanted = {"test_balanced_accuracy"} | ({"test_head_accuracy"} if uneven else set())  # of streams known at the end
-    return "test_accuracy" in run.over_time and not wanted <= run.curves.keys()
+def _computed(runs: Sequence[Run]) -> Iterator[Metrics]:
+    """Yield the metrics that follow from readings by class, of runs without them on record."""
+    from aol.metrics import class_metrics
+
+    readings = [_readings(run) for run in runs]
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for place, (run, own) in enumerate(zip(runs, readings, strict=True)):
+        if own:
+            shapes = [(name, values.shape) for name, values in own.items()]
+            by_epoch = "test_accuracy" in run.over_time
+            alike.setdefault((_uneven(run), is_stream(run), by_epoch, *shapes), []).append(place)
+    for (counts, stream, by_epoch, *_), places in alike.items():
+        names = readings[places[0]]
+        accuracy, *precision = (np.array([readings[place][name] for place in places], np.float64) for name in names)
+        measures = class_metrics(accuracy, precision=precision[0] if precision else None, counts=counts)
+        for name, values in measures.items():
+            parts = accuracy_metrics(values.numpy(), stream=stream)
+            yield places, column_of(name), parts if by_epoch else {"last": parts["last"]}
+
+
+def _readings(run: Run) -> dict[str, Floats | Matrix]:
+    """Return accuracy and precision by class, `[E, C]`, of a run that lacks measures; nothing of the others."""
+    known = {name for name in ALL_MEASURES if column_of(name) in run.curves}
+    by_class: dict[str, Floats | Matrix] = {}
+    if run.failed_at_epoch is None and "test_accuracy" in run.over_time:
+        parts = _uneven(run) is not None and "head_accuracy" not in known  # those of a stream are known at its end
+        by_class |= run.over_time if parts or "balanced_accuracy" not in known else {}
+    elif run.failed_at_epoch is None and not known:
+        by_class |= {name: values[None] for name, values in run.by_class.items()}
+    if "test_accuracy" not in by_class:
+        return {}
+    return {name: by_class[name] for name in ("test_accuracy", "test_precision") if name in by_class}
+
+
+def _uneven(run: Run) -> tuple[int, ...] | None:
+    """Return the sizes of classes that have a head and a tail, else None."""
+    return tuple(run.counts) if run.counts and _has_tail(tuple(run.counts)) else None
 
 
 @lru_cache(maxsize=256)
-def _uneven(counts: tuple[int, ...]) -> list[int] | None:
-    """Return the sizes of classes that have a head and a tail, else None."""
+def _has_tail(counts: tuple[int, ...]) -> bool:
     from aol.metrics import has_tail
 
-    return [*counts] if counts and has_tail(counts) else None
+    return has_tail(counts)
 
 
-def _computed(by_class: Mapping[str, Floats | Matrix], counts: list[int] | None) -> dict[str, Floats]:
-    """Return the measures from readings by epoch and class `[E, C]`."""
-    from aol.metrics import class_metrics
-
-    measures = class_metrics(by_class["test_accuracy"], precision=by_class.get("test_precision"), counts=counts)
-    return {name: values.numpy() for name, values in measures.items()}
-
-
-def _measures_of_chance(run: Run, has_parts: bool) -> dict[str, Floats]:
+def _curves_of_chance(run: Run) -> dict[str, Floats]:
     """Return the measures of a network that always gives the same answer, mean over which it is, `[1]` each."""
-    size, level = len(run.classes), chance(run)
-    measures = {"balanced_accuracy": level, "macro_f1": 2 * level / (size + 1)}
-    measures |= dict.fromkeys(("worst_class", "worst_tenth"), 1.0 if size == 1 else 0.0)
-    if has_parts:
-        measures |= dict.fromkeys(("head_accuracy", "middle_accuracy", "tail_accuracy"), level)
+    size, level = len(run.classes), 1.0 / len(run.classes)
+    measures = dict.fromkeys((*CURVES, "test_balanced_accuracy"), level) | {"test_macro_f1": 2 * level / (size + 1)}
+    measures |= dict.fromkeys(("test_worst_class", "test_worst_tenth"), float(size == 1))
+    if _uneven(run):
+        measures |= dict.fromkeys(("test_head_accuracy", "test_middle_accuracy", "test_tail_accuracy"), level)
     if is_stream(run):
         measures |= dict.fromkeys(STREAM_MEASURES, 0.0)
     return {name: np.full(1, value) for name, value in measures.items()}
-
-
-def chance(run: Run) -> float:
-    """Return the accuracy of guessing."""
-    return 1.0 / len(run.classes)
 
 
 def _tail(epochs: int) -> int:

@@ -2,7 +2,6 @@
 
 `run.json` is a JSON object with a checksum. Numbers by epoch and by class are lists; readings by epoch *and* class are
 compressed arrays (see `compact`). Nothing is assumed about who wrote a file: whatever is read is checked first.
-Knows numbers and text, not how a run is trained.
 """
 
 from __future__ import annotations
@@ -186,7 +185,7 @@ def decode(content: bytes) -> Run:
     """Return the record that a file holds; `DamagedRunError` says what is wrong with it."""
     head, _, tail = content.rstrip().rpartition(_CHECKSUM)
     try:
-        given = json.loads(head + b"}" if head else content, parse_constant=_refuse_constant)
+        given = json.loads(head + b"}" if head else content)
     except (ValueError, RecursionError) as error:
         raise DamagedRunError("it is incomplete or not JSON") from error
     _require(isinstance(given, dict) and "format" in given, "it is not the record of a run")
@@ -198,11 +197,11 @@ def decode(content: bytes) -> Run:
     shape = (len(given["epochs"]), len(given["classes"]))
     size = 4 * shape[0] * shape[1] * len(given["over_time"])
     _require(size <= max(_ROOM, 16 * len(content)), "its readings by epoch and class would be far larger than its file")
-    for kind, of in (("curves", shape[:1]), ("by_class", shape[1:]), ("over_time", shape)):
+    for kind, of in (("curves", shape[0]), ("by_class", shape[1]), ("over_time", shape)):
         for name, values in given[kind].items():
             try:
-                given[kind][name] = expand(values, shape) if kind == "over_time" else _floats(values, *of)
-            except ValueError as error:
+                given[kind][name] = _floats(values, of) if isinstance(of, int) else expand(values, of)
+            except (ValueError, OverflowError) as error:
                 raise DamagedRunError(f"{kind}, {name}: {error}") from error
             _require(not (why := impossible(name, given[kind][name])), f"{kind}, {name}: {why}")
     given["settings"] = {printable(name): value for name, value in given["settings"].items()}
@@ -213,10 +212,6 @@ def decode(content: bytes) -> Run:
 def _require(fits: bool, text: str) -> None:
     if not fits:
         raise DamagedRunError(text)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a finite number")
 
 
 _NONE = type(None)
@@ -236,6 +231,7 @@ _TYPES: dict[str, tuple[set[type], set[type]]] = {
     **dict.fromkeys(("curves", "by_class"), ({dict}, {list})),
     "over_time": ({dict}, {str}),
 }
+_MOST = {int: 2**63 - 1, float: _LARGEST_NUMBER}
 
 
 def _check(given: dict[str, Any]) -> None:
@@ -246,7 +242,7 @@ def _check(given: dict[str, Any]) -> None:
         value = given[name]
         items = list(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
         fits = type(value) in types and set(map(type, items)) <= of_items
-        fits = fits and all(abs(item) < 2**63 for item in (value, *items) if type(item) is int)
+        fits = fits and all(abs(item) <= _MOST[type(item)] for item in (value, *items) if type(item) in _MOST)
         _require(fits, f"{name} has a value of another type or size than aol writes")
     epochs, counts, classes = given["epochs"], given["counts"], given["classes"]
     _require(len(given["settings"]) <= MOST_SETTINGS, f"settings are more than {MOST_SETTINGS}")
@@ -261,9 +257,10 @@ def _floats(values: list[Any], size: int) -> Floats:
     """Return numbers of JSON as an array, None as NaN."""
     if len(values) != size or not set(map(type, values)) <= {int, float, _NONE}:
         raise ValueError(f"must be {size} numbers")
-    if any(abs(value) > _LARGEST_NUMBER for value in values if value is not None):
+    numbers = np.array(values, dtype=np.float64)
+    if bool((np.abs(numbers) > _LARGEST_NUMBER).any()):
         raise ValueError(f"must be numbers up to {_LARGEST_NUMBER}")
-    return np.array(values, dtype=np.float64)
+    return numbers
 
 
 def impossible(name: str, values: Floats | Matrix) -> str:
@@ -302,36 +299,23 @@ def content_of(folder: Path) -> bytes:
     try:
         return read_regular(folder / FILE, LARGEST)
     except (FileNotFoundError, NotADirectoryError):
-        path = folder.parent.parent / PACKED
-        start, size = packed_runs(path).get(folder.name, (0, 0))
-        if not size:
-            raise
-        with path.open("rb") as file:
-            file.seek(start)
-            return file.read(size)
+        if line := packed_runs(folder.parent.parent / PACKED).get(folder.name):
+            return line
+        raise
     except OSError as error:
         raise DamagedRunError(f"it cannot be read: {error.strerror}") from error
 
 
-def packed_runs(path: Path) -> dict[str, tuple[int, int]]:
-    """Return where the record of each run is in a file of records, by the run's id: its first byte, and how many.
-
-    Lines that do not begin as a record does have one name together: the reader says that they are damaged.
-    """
+def packed_runs(path: Path) -> dict[str, bytes]:
+    """Return the lines of a file of records by the run's id; those that are no records have one name together."""
     state = path.stat() if path.is_file() else None
-    return {} if state is None else _index(path, state.st_mtime_ns, state.st_size)
+    return {} if state is None else _lines(path, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=8)
-def _index(path: Path, changed: int, size: int) -> dict[str, tuple[int, int]]:
-    places: dict[str, tuple[int, int]] = {}
-    start = 0
-    with path.open("rb") as file:
-        for line in file:
-            named = _FIRST.match(line)
-            places[named[1].decode() if named else "a line without a record"] = (start, len(line))
-            start += len(line)
-    return places
+def _lines(path: Path, changed: int, size: int) -> dict[str, bytes]:
+    lines = [(_FIRST.match(line), line) for line in path.read_bytes().splitlines(keepends=True)]
+    return {named[1].decode() if named else "a line without a record": line for named, line in lines}
 
 
 def versions(device: torch.device) -> dict[str, str]:

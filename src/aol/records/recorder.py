@@ -30,7 +30,7 @@ from aol.metrics import class_metrics
 from aol.readings import ClassReadings, means, precision
 from aol.records import samples
 from aol.records.history import SampleHistory, answer
-from aol.records.metrics import columns_of
+from aol.records.metrics import RUN_COLUMNS
 from aol.records.previews import FILE as PREVIEWS
 from aol.records.previews import TEST as TEST_PREVIEWS
 from aol.records.previews import save_previews, thumbnail, worth_seeing
@@ -148,7 +148,7 @@ class Recorder:
         self._about: dict[str, Any] = {
             "method": run.method,
             "seed": None if seed is None else _check.whole("seed", seed, 0),
-            "settings": _checked_settings(settings or {}, columns_of(run).keys() | {"id", "folder"}),
+            "settings": _checked_settings(settings or {}),
             "planned": None if epochs is None else _check.whole("epochs", epochs, 1),
             "command": None if command is None else str(command),
         }
@@ -413,8 +413,8 @@ def _appended(table: Mapping[str, Array], row: Mapping[str, Array], epochs: int,
     return readings
 
 
-def _checked_settings(settings: Mapping[str, Value], taken: set[str]) -> dict[str, Value]:
-    """Return settings that a record can hold; `taken` are the columns of the table of runs."""
+def _checked_settings(settings: Mapping[str, Value]) -> dict[str, Value]:
+    """Return settings that a record can hold."""
     if not isinstance(settings, Mapping):
         raise TypeError(f"settings must be text and finite numbers by name, not {_check.shown(settings)}.")
     if len(settings) > MOST_SETTINGS:
@@ -423,6 +423,6 @@ def _checked_settings(settings: Mapping[str, Value], taken: set[str]) -> dict[st
         infinite = isinstance(value, float) and not math.isfinite(value)
         if not isinstance(name, str) or not isinstance(value, str | float | int | bool | None) or infinite:
             raise TypeError(f"settings must be text and finite numbers by name, not {_check.shown({name: value})}.")
-        if name in taken:
+        if name == "id" or name in RUN_COLUMNS:
             raise ValueError(f"A setting cannot be called {name!r}: the table of runs has a column of that name.")
     return dict(settings)

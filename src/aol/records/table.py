@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from aol._values import spreadsheet_text, unlike
-from aol.records.metrics import Measures, columns_of, computed_measures
+from aol.records.metrics import RUN_COLUMNS, run_metrics, zero_threshold_share
 from aol.records.record import DamagedRunError, Run, read_run
 from aol.records.store import find_runs
 
@@ -125,24 +125,27 @@ def read_runs(folders: Iterable[str | os.PathLike[str]], damaged: list[DamagedRu
 def frame_of(runs: Iterable[tuple[Path | None, Run]]) -> RunFrame:
     """Return records as a frame; a run that occurs twice (in two folders) gets a number behind its id."""
     records = list(runs)
-    ids = unlike((run.id for _, run in records), "-{}")
-    computed = computed_measures([run for _, run in records])
-    rows = [_row(folder, run, own) for (folder, run), own in zip(records, computed, strict=True)]
-    names = dict.fromkeys(name for row in rows for name in row)
+    ids, own = unlike((run.id for _, run in records), "-{}"), [run for _, run in records]
+    columns: dict[str, Any] = {
+        "folder": [None if folder is None else str(folder) for folder, _ in records],
+        "epochs_done": [len(run.epochs) for run in own],
+        "zero_threshold": list(map(zero_threshold_share, own)),
+        **run_metrics(own),
+        **{name: [run.versions.get(name) for run in own] for name in ("aol", "torch", "python", "device")},
+    }
+    columns = {name: columns[name] if name in columns else [getattr(run, name) for run in own] for name in RUN_COLUMNS}
+    for name in dict.fromkeys(name for run in own for name in run.settings if name not in columns and name != "id"):
+        columns[name] = [run.settings.get(name) for run in own]
     index = pd.Index(ids, name="id", dtype=object)
-    frame = RunFrame({name: _column([row.get(name) for row in rows], index) for name in names}, index=index)
-    frame._runs = {name: run for name, (_, run) in zip(ids, records, strict=True)}
+    frame = RunFrame({name: _column(values, index) for name, values in columns.items()}, index=index)
+    frame._runs = dict(zip(ids, own, strict=True))
     return frame
 
 
-def _column(values: list[object], index: pd.Index) -> pd.Series:
+def _column(values: Any, index: pd.Index) -> pd.Series:
     """Return a column; text is kept as Python objects, because a path that is not UTF-8 cannot be a pandas string."""
-    return pd.Series(values, index=index, dtype=object if any(isinstance(value, str) for value in values) else None)
-
-
-def _row(folder: Path | None, run: Run, computed: Measures) -> dict[str, object]:
-    own = {"folder": None if folder is None else str(folder), **columns_of(run, computed)}
-    return own | {name: value for name, value in run.settings.items() if name not in own and name != "id"}
+    text = isinstance(values, list) and any(isinstance(value, str) for value in values)
+    return pd.Series(values, index=index, dtype=object if text else None)
 
 
 def as_csv(frame: pd.DataFrame, **options: Any) -> str:
