@@ -95,7 +95,7 @@ test-trainers: $(VENV)-trainers/.ready
 
 $(VENV)-sklearns/.ready: $(BIN)/.ready
 	.ci/layer $(VENV) $(VENV)-sklearns skorch==1.4.0 river==0.26.1 lightgbm==4.7.0 xgboost==3.2.0 \
-		imbalanced-learn==0.14.2 pandas accelerate==1.15.0
+		pandas accelerate==1.15.0
 
 test-sklearns: $(VENV)-sklearns/.ready  # and scikit-learn's own checks
 	AOL_HOST=sklearn,skorch,river SCIPY_ARRAY_API=1 $(VENV)-sklearns/bin/python -m pytest --numprocesses $(PROCESSES) --dist loadfile tests/plugins/river tests/plugins/trees tests/plugins/sklearn/test_sklearn_checks.py src/aol/plugins/river.py tests/docs/test_blocks.py

@@ -103,7 +103,6 @@ def methods(classes: list[object], seed: int) -> dict[str, Callable[[Classifier]
         "HardSampling": lambda inner: imblearn.HardSamplingClassifier(inner, size=40, p=0.1, seed=seed),
         "AoL ρ 0.1": lambda inner: AgedClassifier(inner, seed=seed),
         "AoL ρ 0.5": lambda inner: AgedClassifier(inner, rho=0.5, seed=seed),
-        "AoL ρ 0.1, memory 500": lambda inner: AgedClassifier(inner, memory=500, seed=seed),
     }
 
 

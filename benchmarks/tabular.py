@@ -11,24 +11,16 @@ import warnings
 from itertools import product
 
 from measuring import Record, belongs_to, report, seed_options, tables
-from sklearn.base import BaseEstimator
 from sklearn.metrics import recall_score
 
-from aol.plugins.sklearn import AgedClassifier, OffsetClassifier
+from aol.plugins.sklearn import OffsetClassifier
 
 MEASURES = {"balanced_accuracy": "Balanced accuracy, %", "worst_class": "Recall of the worst class, %"}
 WEIGHTS = ("none", "balanced", "AoL class", "AoL sample", "AoL class x balanced")
 AFTERWARDS = {"counts, afterwards": "counts", "errors, afterwards": "error"}
-METHODS = (*WEIGHTS, "logit adjustment", *AFTERWARDS)
+METHODS = (*WEIGHTS, *AFTERWARDS)
 TABLES = ("breast_cancer", "digits", "wine")
 MODELS = ("hist", "lightgbm", "xgboost")
-
-
-def classifier(method: str, trees: BaseEstimator) -> BaseEstimator:
-    """Return trees with offsets, in training or afterwards."""
-    if method == "logit adjustment":
-        return AgedClassifier(trees, rounds=1, rho=0.0, cv="train", offset="counts")
-    return OffsetClassifier(trees, offsets=AFTERWARDS[method], cv=3)
 
 
 def one_seed(table: str, model: str, imbalance: float, rounds: int, seed: int) -> list[Record]:
@@ -37,8 +29,6 @@ def one_seed(table: str, model: str, imbalance: float, rounds: int, seed: int) -
     train, test = boosted_trees.split(table, imbalance, seed)
     runs: list[Record] = []
     for method in METHODS:
-        if method == "logit adjustment" and model == "hist":  # cannot start from scores
-            continue
         trees = boosted_trees.trees(model, seed)
         began = time.process_time()
         with warnings.catch_warnings():
@@ -46,7 +36,8 @@ def one_seed(table: str, model: str, imbalance: float, rounds: int, seed: int) -
             if method in WEIGHTS:
                 fitted = boosted_trees.weighted(trees, method, train, rounds)
             else:
-                fitted = classifier(method, trees).fit(train.features, train.labels)
+                trees = OffsetClassifier(trees, offsets=AFTERWARDS[method], cv=3)
+                fitted = trees.fit(train.features, train.labels)
         recall = recall_score(test.labels, fitted.predict(test.features), average=None)
         figures = {"balanced_accuracy": round(float(recall.mean()), 5), "worst_class": round(float(recall.min()), 5)}
         seconds = round(time.process_time() - began, 2)

@@ -1,4 +1,4 @@
-"""River's own checks, over classifiers with and without weights, batches and memory."""
+"""River's own checks, over classifiers with and without weights, and batches."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ CHECKED = {
     "in a pipeline": preprocessing.StandardScaler()
     | AgedClassifier(multiclass.OneVsRestClassifier(linear_model.LogisticRegression()), step=20),
     "a tree": AgedClassifier(tree.HoeffdingTreeClassifier(), step=20),
-    "resampled": AgedClassifier(tree.HoeffdingAdaptiveTreeClassifier(seed=1), step=20, mechanism="resample"),
+    "an adaptive tree": AgedClassifier(tree.HoeffdingAdaptiveTreeClassifier(seed=1), step=20),
     "batches": AgedClassifier(naive_bayes.GaussianNB(), step=20),
     "no probabilities": AgedClassifier(linear_model.PAClassifier(), step=20, seed=1),
-    "memory": AgedClassifier(linear_model.SoftmaxRegression(), step=20, memory=20),
+    "softmax": AgedClassifier(linear_model.SoftmaxRegression(), step=20),
     "a forest": AgedClassifier(forest.ARFClassifier(n_models=3, seed=1), step=20),
-    "hardly a classifier": AgedClassifier(dummy.PriorClassifier(), step=20, memory=10, rho=1.0, threshold=0.8),
+    "hardly a classifier": AgedClassifier(dummy.PriorClassifier(), step=20, rho=1.0, threshold=0.8),
 }
 
 
@@ -35,8 +35,3 @@ def test_the_hosts_own_checks_pass(name):
     # Nothing is left out but what the classifier itself leaves out, and batches that are answered before learned.
     wrapper = model["AgedClassifier"] if name == "in a pipeline" else model
     assert skipped <= wrapper.classifier._unit_test_skips() | {"check_learn_many_matches_learn_one"}
-
-
-@pytest.mark.parametrize("params", list(AgedClassifier._unit_test_params()))
-def test_the_parameters_for_tests_pass_too(params):
-    checks.check_estimator(AgedClassifier(**params))

@@ -39,7 +39,7 @@ def test_the_benchmark_writes_a_record_that_says_what_it_belongs_to(
     assert river_streams.main(["--samples", "120", "--seeds", "2", "--out", str(out)]) == 0
     record = json.loads(out.read_text())
     assert record["machine"]["packages"].keys() == {"river"}
-    assert len(record["cases"]) == 3 * 3 * 8
+    assert len(record["cases"]) == 3 * 3 * 7
     assert all(len(case["kappa"]) == len(case["seconds"]) == 2 for case in record["cases"])
     assert "| segments | HardSampling " in capsys.readouterr().out
 

@@ -39,7 +39,6 @@ def test_counts_are_the_adjustment_of_the_library(classes, tau):
     wanted = aol.posthoc_logits(logits, aol.logit_offsets(np.bincount(y), tau))
     assert model.predict(X).tolist() == wanted.argmax(1).tolist()
     assert model.predict_proba(X) == pytest.approx(wanted.softmax(1).numpy(), abs=1e-6)
-    assert model.predict_log_proba(X) == pytest.approx(wanted.log_softmax(1).numpy(), abs=1e-4)
     if tau == 0:
         assert np.array_equal(model.predict(X), plain.predict(X))
     elif classes == 2:  # known in closed form: the threshold moves by the logarithm of the ratio of counts
@@ -126,13 +125,12 @@ def test_weights_count_as_repeats(offsets):
 
 def test_samples_of_weight_zero_have_no_say_in_errors():
     X, y = skewed()
-    cv = StratifiedKFold(4)
-    weight = np.ones(len(y))
+    cv, weight = StratifiedKFold(4), np.ones(len(y))
     weight[::5] = 0
-    one = OffsetClassifier(LogisticRegression(), offsets="error", cv=cv).fit(X, y, sample_weight=weight)
-    parts = [(train[weight[train] > 0], test[weight[test] > 0]) for train, test in cv.split(X, y)]
-    two = OffsetClassifier(LogisticRegression(), offsets="error", cv=parts).fit(X, y)
-    assert one.offsets_ == pytest.approx(two.offsets_, abs=0.02)
+    model = OffsetClassifier(LogisticRegression(), offsets="error", cv=cv).fit(X, y, sample_weight=weight)
+    options = {"params": {"sample_weight": weight}, "method": "predict_log_proba"}
+    scores = torch.tensor(cross_val_predict(LogisticRegression(), X, y, cv=cv, **options))[weight > 0]
+    assert model.offsets_ == pytest.approx(aol.fit_offsets(scores, y[weight > 0]).numpy(), abs=1e-4)
 
 
 def test_searches_find_the_strength():
@@ -184,7 +182,7 @@ def test_an_estimator_without_probabilities_has_none():
     ("options", "error", "named"),
     [
         ({"offsets": "age"}, ValueError, "offsets must be one of"),
-        ({"offsets": [1.0]}, ValueError, "offset must hold one finite number for each of 3 classes"),
+        ({"offsets": [1.0]}, ValueError, "offsets must hold one finite number for each of 3 classes"),
         ({"tau": -1.0}, ValueError, "tau must"),
         ({"estimator": SVC(decision_function_shape="ovo"), "offsets": "error"}, ValueError, "one score for each of"),
         ({"estimator": LinearRegression()}, TypeError, "estimator must be a classifier"),

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-import imblearn.pipeline
 import numpy as np
 import pandas as pd
 import pytest
-from imblearn.over_sampling import RandomOverSampler
 from lightgbm import LGBMClassifier
-from sklearn.datasets import load_wine
+from sklearn.base import clone
+from sklearn.datasets import load_wine, make_classification
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import recall_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -79,27 +79,28 @@ def test_trees_stop_early_in_every_round_as_by_hand(name):
 
 
 @pytest.mark.parametrize("name", STOPPING)
-@pytest.mark.parametrize("wrapper", [AgedClassifier, OffsetClassifier])
-def test_early_stopping_goes_with_offsets_and_searches(name, wrapper):
-    options = {"rounds": 2, "cv": 2, "offset": "counts"} if wrapper is AgedClassifier else {}
-    model = wrapper(STOPPING[name], **options)
-    search = GridSearchCV(model, {"tau": [0.5, 1.0]}, cv=2, error_score="raise")
+def test_early_stopping_goes_with_offsets_and_searches(name):
+    search = GridSearchCV(OffsetClassifier(STOPPING[name]), {"tau": [0.5, 1.0]}, cv=2, error_score="raise")
     search.fit(X, y, eval_set=[(X[::3], y[::3])])
     assert search.best_estimator_.predict(X).shape == y.shape
-    if wrapper is AgedClassifier:
-        start = "base_margin" if name == "xgboost" else "init_score"
-        with pytest.raises(ValueError, match=start):
-            model.fit(X, y, eval_set=[(X[::3], y[::3])], **{start: np.zeros((len(y), 3))})
 
 
-def test_a_sampler_belongs_outside():
-    sampler = RandomOverSampler(random_state=0)
-    inside = imblearn.pipeline.make_pipeline(StandardScaler(), sampler, LogisticRegression())
-    with pytest.raises(TypeError, match=r"RandomOverSampler resamples.*put it before AgedClassifier"):
-        AgedClassifier(inside).fit(X, y)
-    outside = imblearn.pipeline.make_pipeline(StandardScaler(), sampler, AgedClassifier(LogisticRegression(), cv=2))
-    model = outside.fit(X, y)[-1]
-    assert len(model.ages_) == len(sampler.fit_resample(X, y)[1])
+@pytest.mark.parametrize("name", STOPPING)
+@pytest.mark.parametrize("offsets", ["counts", "error"])
+def test_scores_of_trees_can_be_adjusted_afterwards(name, offsets):
+    X, y = make_classification(900, 6, n_informative=4, n_classes=3, weights=[0.8, 0.14, 0.06], random_state=0)
+    half = np.arange(len(y)) % 2 == 0
+    plain = clone(TREES[name]).set_params(n_estimators=20).fit(X[half], y[half])
+    model = OffsetClassifier(clone(plain), offsets=offsets, cv=3).fit(X[half], y[half])
+    before, after = (recall_score(y[~half], kind.predict(X[~half]), average="macro") for kind in (plain, model))
+    assert after > before
+
+
+def test_what_the_page_calls_one_fit_is_one(monkeypatch):
+    fits, whole = [], LGBMClassifier.fit
+    monkeypatch.setattr(LGBMClassifier, "fit", functools.wraps(whole)(lambda *a, **k: fits.append(1) or whole(*a, **k)))
+    OffsetClassifier(TREES["lightgbm"]).fit(X, y)
+    assert len(fits) == 1
 
 
 def test_words_as_labels_go_to_trees_that_take_them():
@@ -156,7 +157,6 @@ def test_the_benchmark_writes_a_record_that_says_what_it_belongs_to(tmp_path, mo
     record = json.loads((tmp_path / "new" / "tabular.json").read_text())
     assert record["machine"]["packages"].keys() == {"scikit-learn", "lightgbm", "xgboost"}
     kinds = [(case["model"], case["method"]) for case in record["cases"]]
-    wanted = [(model, method) for model in ("hist", "xgboost") for method in tabular.METHODS]
-    assert kinds == [kind for kind in wanted if kind != ("hist", "logit adjustment")]
+    assert kinds == [(model, method) for model in ("hist", "xgboost") for method in tabular.METHODS]
     assert all(len(case["worst_class"]) == len(case["seconds"]) == 2 for case in record["cases"])
     assert "| wine  | xgboost " in capsys.readouterr().out
