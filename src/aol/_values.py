@@ -28,13 +28,12 @@ def shown(value: object) -> str:
 
 def number(name: str, value: Any, low: float, high: float, *, open_below: bool = False) -> float:
     """Return one number between two bounds as a float."""
-    wanted = f"{name} must be a number in {'(' if open_below else '['}{low:g}, {high:g}], not {shown(value)}."
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(wanted)
-    one: Any = value
-    if not low <= one <= high or (open_below and one == low):
-        raise ValueError(wanted)
-    return float(one)
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not real or not low <= value <= high or (open_below and value == low):
+        # Worded here only: torch.compile does not trace it.
+        wanted = f"{name} must be a number in {'(' if open_below else '['}{low:g}, {high:g}], not {shown(value)}."
+        raise ValueError(wanted) if real else TypeError(wanted)
+    return float(value)
 
 
 def whole(name: str, value: Any, low: int, high: int | None = None) -> int:

@@ -5,20 +5,10 @@ What runs on the CPU too lies beside those tests, in files called `HOST_on_a_dev
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 collect_ignore_glob = [] if torch.cuda.is_available() else ["test_*.py"]
-
-
-@pytest.fixture(autouse=True)
-def same_precision_afterwards() -> Iterator[None]:
-    """Undo what Accelerate leaves behind: TF32."""
-    short = torch.backends.cuda.matmul.allow_tf32
-    yield
-    torch.backends.cuda.matmul.allow_tf32 = short
 
 
 @pytest.fixture

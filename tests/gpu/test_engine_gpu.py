@@ -9,12 +9,14 @@ import torch
 
 from aol.lab.data import open_data
 from aol.lab.engine import learner
+from aol.lab.engine import loop as loops
 from aol.lab.engine.loop import OfflineLoop, StreamLoop
 from aol.lab.engine.passes import Captured
+from aol.lab.engine.samples import orders
 from aol.lab.engine.source import data_of
 from aol.lab.nets import fused
 from aol.lab.nets.fused import FusedStack
-from aol.lab.settings import Value, grid
+from aol.lab.settings import Settings, Value, grid
 from aol.lab.train.groups import load_checkpoint, save_checkpoint
 from tests.support.random_images import random_pair
 
@@ -32,12 +34,24 @@ def run(
     return loop
 
 
+@pytest.fixture
+def same_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw the orders of samples on the CPU: a seed gives others on a device, which moves margins by up to 0.08."""
+
+    def on_cpu(runs: list[Settings], weight: torch.Tensor, epoch: int) -> torch.Tensor:
+        return orders(runs, weight.cpu(), epoch).to(weight.device)
+
+    monkeypatch.setattr(loops, "orders", on_cpu)
+
+
+@pytest.mark.usefixtures("same_orders")
 @pytest.mark.parametrize(("scenario", "signal"), [("offline", "eval"), ("arrival", "before"), ("stream", "before")])
 def test_margins_on_the_device_are_those_of_the_cpu(scenario: str, signal: str) -> None:
     """Few steps, so that rounding changes few answers: what follows from the answers must be nearly the same."""
     kind = StreamLoop if scenario == "stream" else OfflineLoop
     common: dict[str, Value] = {
         "scenario": scenario, "signal": signal, "fraction": 0.5, "epochs": 3, "net": "cnn", "warmup": 0, "lr": 1e-4,
+        "augment": False,
     }  # fmt: skip
     kinds: list[Value] = ["none", "counts", "age", "error", "probability"]
     runs = grid(common, margin=kinds, margin_steps=[None, 2], gain=[0.5])
@@ -49,21 +63,19 @@ def test_margins_on_the_device_are_those_of_the_cpu(scenario: str, signal: str) 
         found.append(loop)
     here, there = (loop.history.by_class("offset") for loop in found)
     soft = [row for row, run in enumerate(runs) if run.margin in ("counts", "probability")]
-    # Moves between steps pass rounding on to later ones: a few of 180 offsets were 0.08 away.
-    away = (here[:, soft] - there[:, soft]).abs() - 0.05 * there[:, soft].abs()
-    assert (away > 0.02).float().mean() < 0.06
-    assert away.max() < 0.2
-    # Answers of a network that has hardly learnt are nearly ties, which rounding decides (8 % of the offsets here).
-    assert (here - there).abs().mean() < 0.15 * there.abs().mean()
+    torch.testing.assert_close(here[:, soft], there[:, soft], rtol=0.05, atol=0.02)
+    # Answers of a network that has hardly learnt are nearly ties, which rounding decides.
+    assert (here - there).abs().mean() < 0.05 * there.abs().mean()
     assert (found[0].history.by_class("offset")[-1].abs().amax(1) > 0.01).sum() >= 4
 
 
+@pytest.mark.usefixtures("same_orders")
 @pytest.mark.parametrize("scenario", ["offline", "arrival"])
 def test_weights_by_sample_on_the_device_are_those_of_the_cpu(scenario: str) -> None:
     """Small steps, so that rounding can hardly change an answer: what follows from the answers must be the same."""
     common: dict[str, Value] = {
         "scenario": scenario, "fraction": 0.5, "epochs": 3, "net": "cnn", "warmup": 0, "lr": 1e-4, "imbalance": None,
-        "nuisance": "patch", "samples": 600, "after": 1,
+        "nuisance": "patch", "samples": 600, "after": 1, "augment": False,
     }  # fmt: skip
     kinds: list[Value] = ["none", "old", "jtt", "sample-error", "sample-loss"]
     runs = grid(common, weighting=kinds, factor=[0.0, 20.0], start=[0.0, 0.5])
