@@ -304,6 +304,46 @@ def cost(classes: int, repeats: int) -> dict[str, list[float]]:
     return medians
 
 
+def gpu_cost(repeats: int, batch: int = 1024, classes: int = 1000) -> dict[str, list[float]]:
+    """Return the median microseconds on a GPU of a compiled call, forward and backward: as called, and in a CUDA graph.
+
+    The losses take turns, so that all have the same clocks.
+    """
+    device = torch.device("cuda")
+    logits = torch.randn(batch, classes, device=device, requires_grad=True)
+    label = torch.randint(classes, (batch,), device=device)
+    works: dict[str, list[Callable[[], None]]] = {}
+    for name in ("cross-entropy", *METHODS[3:]):
+        criterion = nn.CrossEntropyLoss() if name == "cross-entropy" else getattr(aol, name)(classes)
+        compiled = torch.compile(criterion.to(device), fullgraph=True)
+
+        def call(compiled: Callable[..., Tensor] = compiled) -> None:
+            logits.grad = None
+            compiled(logits, label).backward()
+
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(20):
+                call()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call()
+        works[name] = [call, graph.replay]
+    micro: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in works}
+    for _ in range(repeats):
+        for name, ways in works.items():
+            for work, values in zip(ways, micro[name], strict=True):
+                began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                began.record()
+                for _ in range(10):
+                    work()
+                ended.record()
+                torch.cuda.synchronize()
+                values.append(100 * began.elapsed_time(ended))  # of ten, in milliseconds
+    return {name: [round(statistics.median(values), 1) for values in both] for name, both in micro.items()}
+
+
 def costs(record: Record) -> str:
     """Return the table of costs."""
     sizes = record["cost"]
@@ -374,7 +414,9 @@ def gain(now: list[float], before: list[float]) -> str:
 
 def main(words: list[str] | None = None) -> int:
     parser = seed_options("Compare the losses with known class counts, and time them.", "losses.json", 10)
-    parser.add_argument("--only", nargs="+", choices=["cost", *PROBLEMS], default=["cost", *PROBLEMS], help="what")
+    parser.add_argument(
+        "--only", nargs="+", choices=["cost", "GPU cost", *PROBLEMS], default=["cost", *PROBLEMS], help="what"
+    )
     parser.add_argument("--repeats", type=int, default=2_000, help="timed calls of each loss")
     given = parser.parse_args(words)
     record: Record = json.loads(given.out.read_text()) if given.out.exists() else {"cost": {}, "cases": []}
@@ -382,6 +424,10 @@ def main(words: list[str] | None = None) -> int:
     for name in given.only:
         if name == "cost":
             record["cost"] = {str(classes): cost(classes, given.repeats) for classes in (10, 1_000)}
+        elif name == "GPU cost":
+            record["gpu_cost"] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+            record["gpu_cost"] |= gpu_cost(given.repeats)
+            print(record["gpu_cost"])
         else:
             jobs = [(name, seed) for seed in range(given.first, given.first + given.seeds)]
             record["cases"] = [case for case in record["cases"] if case["set"] != name]
