@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 import aol
 from tests.support import oracle
 
-profiles = st.sampled_from(["exp", "step"])
 
-
-@given(st.integers(1, 10**6), st.integers(1, 200), st.floats(1, 1000) | st.integers(1, 1000), profiles)
-def test_counts_agree_with_the_protocols_formula_to_the_last_sample(largest, num_classes, imbalance, profile):
-    counts = aol.long_tail_counts(largest, num_classes, imbalance, profile)
+@given(st.integers(1, 10**6), st.integers(1, 200), st.floats(1, 1000) | st.integers(1, 1000))
+def test_counts_agree_with_the_protocols_formula_to_the_last_sample(largest, num_classes, imbalance):
+    counts = aol.long_tail_counts(largest, num_classes, imbalance)
     assert counts.dtype == torch.int64
-    assert counts.tolist() == oracle.long_tail_counts(largest, num_classes, imbalance, profile)
+    assert counts.tolist() == oracle.long_tail_counts(largest, num_classes, imbalance)
     assert int(counts.min()) >= 1
     assert int(counts[0]) == largest
 
@@ -31,16 +29,16 @@ def test_the_usual_long_tailed_cifar_sets_have_their_usual_sizes(largest, num_cl
     assert int(aol.long_tail_counts(largest, num_classes, imbalance).sum()) == total
 
 
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.floats(1, 100), profiles, st.integers(0, 1000))
-def test_a_long_tail_holds_as_many_of_each_class_as_it_should(available, imbalance, profile, seed):
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.floats(1, 100), st.integers(0, 1000))
+def test_a_long_tail_holds_as_many_of_each_class_as_it_should(available, imbalance, seed):
     labels = torch.tensor([c for c, n in enumerate(available) for _ in range(n)])
     labels = labels[torch.randperm(labels.numel(), generator=torch.Generator().manual_seed(seed))]
-    kept = aol.long_tail(labels, imbalance, profile=profile, seed=seed)
+    kept = aol.long_tail(labels, imbalance, seed=seed)
     counts = torch.bincount(labels[kept], minlength=len(available)).tolist()
     assert kept.dtype == torch.int64
     assert kept.tolist() == sorted(set(kept.tolist()))
-    assert counts == oracle.long_tail_counts(counts[0], len(available), imbalance, profile)
-    more = oracle.long_tail_counts(counts[0] + 1, len(available), imbalance, profile)
+    assert counts == oracle.long_tail_counts(counts[0], len(available), imbalance)
+    more = oracle.long_tail_counts(counts[0] + 1, len(available), imbalance)
     assert any(m > n for m, n in zip(more, available, strict=True))  # no larger head would have fitted
 
 
@@ -66,7 +64,6 @@ def test_a_stronger_imbalance_keeps_a_part_of_what_a_weaker_one_keeps():
         (lambda: aol.long_tail_counts(0, 3, 10), ValueError, "largest"),
         (lambda: aol.long_tail_counts(10, 0, 10), ValueError, "num_classes"),
         (lambda: aol.long_tail_counts(10, 3, 0.5), ValueError, "imbalance"),
-        (lambda: aol.long_tail_counts(10, 3, 10, "linear"), ValueError, "profile"),
         (lambda: aol.long_tail([0, 2], 10), ValueError, "labels"),
         (lambda: aol.long_tail([0.0, 1.0], 10), TypeError, "labels"),
         (lambda: aol.long_tail([0, 1], 2, seed=-1), ValueError, "seed"),

@@ -589,7 +589,6 @@ def test_offsets_from_counts_have_a_row_for_each_run():
         (lambda: aol.fit_offsets(torch.zeros(2, 2), [0, 1], times=[0, 0]), ValueError, "times"),
         (lambda: aol.fit_offsets(torch.zeros(2, 2), [0, 1], times=[1, -1]), ValueError, "times"),
         (lambda: aol.fit_offsets(torch.zeros(2, 2), [0, 1], steps=0), ValueError, "steps"),
-        (lambda: aol.Margins(2).advance(lr=-1.0), ValueError, "lr"),
         (lambda: aol.Margins(2).advance(scale=25.0), ValueError, "scale"),
     ],
 )
@@ -690,26 +689,14 @@ def test_a_sample_that_counts_several_times_is_fitted_as_its_copies_are():
     torch.testing.assert_close(aol.fit_offsets(logits, label, times=times), once, atol=1e-5, rtol=1e-5)
 
 
-def test_the_gain_follows_the_learning_rate_over_the_largest_so_far():
-    def moved(*calls):
+def test_scale_multiplies_the_gain():
+    moved = []
+    for scale in (1.0, 0.25, 0.0):
         state = aol.Margins(2, rho=1.0, width=0.0, limit=100.0)
-        offsets = []
-        for call in calls:
-            state.observe([0, 0, 1, 1], [0, 0, 0, 1])
+        for now in (1.0, scale):
             before = state.offsets
-            state.advance(**call)
-            offsets.append((state.offsets - before)[0].item())
-        return offsets
-
-    rates = moved({"lr": 0.05}, {"lr": 0.1}, {"lr": 0.01}, {"lr": 0.0})
-    scales = moved({}, {}, {"scale": 0.1}, {"scale": 0.0})
-    assert rates == pytest.approx(scales)
-    assert moved({"lr": 0.0})[0] == pytest.approx(scales[0])
-    resumed = aol.Margins(2)
-    first = aol.Margins(2)
-    first.advance(lr=2.0)
-    resumed.load_state_dict(first.state_dict())
-    for state in (first, resumed):
-        state.observe([0, 0, 1, 1], [0, 0, 0, 0])
-        state.advance(lr=1.0)
-    assert torch.equal(first.offsets, resumed.offsets)
+            state.observe([0, 0, 1, 1], [0, 0, 0, 1])
+            state.advance(scale=now)
+        moved.append((state.offsets - before)[0].item())
+    assert moved[0] > 0
+    assert moved == pytest.approx([moved[0], moved[0] / 4, 0.0])

@@ -25,13 +25,11 @@ Numbers: TypeAlias = Tensor | npt.NDArray[np.number] | Sequence[float]
 Rate: TypeAlias = float | Tensor | npt.NDArray[np.floating] | Sequence[float]
 
 MOST_CLASSES = 1 << 24
+HASH = "hash of labels"
 
 
 def moved(value: Tensor, device: torch.device | None) -> Tensor:
-    """Return a tensor on a device, without synchronisation where that is safe.
-
-    A non-blocking copy to the CPU could be read too early; one from the CPU cannot.
-    """
+    """Return a tensor on a device. A non-blocking copy to the CPU could be read too early; one from the CPU cannot."""
     return value if device is None else value.to(device, non_blocking=device.type != "cpu")
 
 
@@ -42,7 +40,7 @@ def readable(value: Tensor) -> bool:
 
 def _tensor(name: str, value: object, kind: str, device: torch.device | None = None) -> Tensor:
     """Return "numbers", "whole numbers" or "true or false" as a tensor of their own type without gradient."""
-    given, wanted = value, f"{name} must be {kind} (a tensor, an array or a list), not "
+    given, wanted = value, f"{name} must be {kind} (a tensor, an array or a list), not"
     try:
         if not isinstance(value, Tensor):
             # Through NumPy, because torch would round Python floats to float32, and use the user's default device.
@@ -52,11 +50,10 @@ def _tensor(name: str, value: object, kind: str, device: torch.device | None = N
             value = torch.from_numpy(array if array.flags.writeable else array.copy())
         tensor = moved(value, device).detach()
     except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"{wanted}{shown(given)}.") from error
-    if tensor.is_complex() or (tensor.is_floating_point() and kind != "numbers"):
-        raise TypeError(f"{wanted}{shown(given)}.")
-    if tensor.dtype == torch.bool and kind != "true or false":
-        raise TypeError(f"{wanted}{shown(given)}.")
+        raise TypeError(f"{wanted} {shown(given)}.") from error
+    is_bool, is_float = tensor.dtype == torch.bool, tensor.is_floating_point()
+    if tensor.is_complex() or (is_float and kind != "numbers") or (is_bool and kind != "true or false"):
+        raise TypeError(f"{wanted} {shown(given)}.")
     return tensor
 
 
@@ -123,7 +120,7 @@ def rates(name: str, value: object, low: float, high: float, *, open_above: bool
     """Return a number, or a vector with one number per run, as a float64 tensor of 0 or 1 dimensions."""
     wanted = f"{name} must be a number in [{low:g}, {high:g}{')' if open_above else ']'}, or a vector with one per run"
     if isinstance(value, bool):
-        raise TypeError(f"{wanted}, not {shown(value)}.")
+        raise TypeError(f"{wanted}, not {value}.")
     numbers = real(name, value).to("cpu", torch.float64, copy=True)
     if numbers.dim() > 1 or numbers.numel() == 0:
         raise ValueError(f"{wanted}, not {shown(value)}.")
@@ -153,9 +150,6 @@ def labels(value: object, num_classes: int | None) -> tuple[Tensor, int]:
 def fingerprint(value: Tensor) -> str:
     """Return a hash of the values of an integer tensor, whatever its type."""
     return hashlib.sha256(value.to("cpu", torch.int64).contiguous().numpy().data).hexdigest()
-
-
-HASH = "hash of labels"
 
 
 def same_settings(mine: Mapping[str, object], given: Any) -> None:

@@ -11,8 +11,6 @@ from torch import Tensor
 from aol import _check, _distributed
 from aol.criteria import KeepsTypes
 
-_MOST_TIMES = 1 << 31
-
 
 class State(KeepsTypes):
     """A module without parameters whose tensors are buffers `[R, ...]`; a single `rho` hides the run axis."""
@@ -33,7 +31,6 @@ class State(KeepsTypes):
         self._add("_refused", (), 0, torch.bool)  # whether anything was, since the last advance
 
     def _add(self, name: str, shape: tuple[int, ...], value: float, dtype: torch.dtype) -> None:
-        """Register a buffer of this shape, filled with a value."""
         self.register_buffer(name, torch.full(shape, value, dtype=dtype, device=self.device))
 
     @property
@@ -77,7 +74,7 @@ class State(KeepsTypes):
         """Return how often each of what is inside counts, `int64 [R, B]`, and what is left inside."""
         if times is None:
             return inside.to(torch.int64), inside
-        often, known = self._places("times", times, _MOST_TIMES, "a count")
+        often, known = self._places("times", times, 1 << 31, "a count")
         if often.shape != inside.shape:
             raise ValueError(f"times must have the shape of label, not {list(often.shape)}.")
         return often * (inside & known), inside & known
@@ -110,22 +107,15 @@ class State(KeepsTypes):
     def _warn_of_nothing(self, observed: Tensor, group: _distributed.Group) -> None:
         if not bool(observed.any()) and _distributed.world(group)[0] == 0:
             warnings.warn(
-                "advance() was called although observe() was given no answer (NaN is none) since the last advance(): "
-                "nothing changes. Call observe() with the answers of the epoch first.",
+                "advance() changes nothing: observe() was given no answer (NaN is none) since the last one.",
                 stacklevel=3,
             )
 
-    # State dicts
+    # State dicts: buffers, and the settings and the epoch as extra state
 
     def _settings(self) -> dict[str, object]:
         """Return what a saved state must agree in, as primitives."""
         return {"kind": type(self).__name__, "rho": [round(rate, 7) for rate in self._rho[:, 0].tolist()]}
-
-    def extra_repr(self) -> str:
-        """Return the settings, for `repr`."""
-        known = {**self._settings(), "epoch": self.epoch}
-        hidden = ("kind", _check.HASH)
-        return ", ".join(f"{name}={_check.shown(value)}" for name, value in known.items() if name not in hidden)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -145,8 +135,7 @@ class State(KeepsTypes):
         if any(key.startswith(prefix) for key in state_dict):  # else PyTorch says that all is missing, if strict
             extra = state_dict.get(f"{prefix}_extra_state", {})
             _check.same_settings(self._settings(), extra)
-            for name, value in self._buffers.items():
-                if value is not None and name not in self._non_persistent_buffers_set:
-                    _check.state_value(state_dict, prefix + name, value)
+            for name in self._buffers.keys() - self._non_persistent_buffers_set:
+                _check.state_value(state_dict, prefix + name, getattr(self, name))
             self.set_extra_state(extra)
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, *rest)

@@ -9,7 +9,6 @@ import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-PROFILES = ("exp", "step")  # of long tails
 NUISANCES = ("none", "tint", "patch")
 THRESHOLDS = ("median", "positive-median", "mean")  # of class ages on streams
 

@@ -25,11 +25,7 @@ def age_step(age: Tensor, correct: _check.Truths) -> Tensor:
 
     .. math:: a^{(e)} = (1 - c^{(e)})\,(a^{(e-1)} + 1) + c^{(e)}
 
-    Ages stop at the largest number of the type of `age`; they do not overflow.
-
-    Args:
-        age: any shape, any numeric type; the result has the same type.
-        correct: true or false, of a shape that broadcasts with `age`.
+    `age` has any shape and numeric type, at whose largest number ages stop; `correct` broadcasts with it.
 
     >>> age_step(torch.tensor([1, 1, 4]), torch.tensor([True, False, False]))
     tensor([1, 2, 5])
@@ -49,13 +45,8 @@ def ema_step(ema: Tensor, age: Tensor, rho: _check.Rate) -> Tensor:
 
     .. math:: \bar a^{(e)} = (1 - \rho)\,\bar a^{(e-1)} + \rho\, a^{(e)}
 
-    `rho` is rounded to float32 first, so that a float and a float32 tensor give the same bits. The interpolation is
-    exact at both ends: an EMA equal to the age does not change.
-
-    Args:
-        ema: floating point, any shape.
-        age: the same shape, any numeric type.
-        rho: a number in [0, 1], or a vector of R numbers along the first dimension of `ema`.
+    `ema` is floating point, of any shape; `rho` a number in [0, 1], or a vector of R numbers along the first dimension.
+    It is rounded to float32 first. The interpolation is exact: an EMA equal to the age does not change.
 
     >>> ema_step(torch.tensor([1.0, 3.0]), torch.tensor([2, 1]), 0.5)
     tensor([1.5000, 2.0000])
@@ -145,11 +136,10 @@ class SampleAges(State):
         fuse: how ages over time become one number: "ema", or "peak", the largest so far.
         absent: "keep" does not change samples that were not observed; "grow" is the rule for sparse arrivals: a sample
             counts from its first observation, and grows older in every epoch without one.
-        device: device of the state; by default that of `labels`.
+        device: of the state; by default that of `labels`.
 
-    A `torch.nn.Module` without parameters: its tensors are buffers, 9 bytes per sample and run. Under
-    `torch.distributed` every process holds the whole state, observes its share, and all call `advance`; the result is
-    that of one process with all observations in the order of ranks.
+    A `torch.nn.Module` without parameters, 9 bytes per sample and run. Under `torch.distributed` every process holds
+    the whole state, observes its share, and all call `advance`.
 
     >>> ages = SampleAges([0, 0, 1], rho=0.5)
     >>> for _ in range(3):
@@ -201,11 +191,7 @@ class SampleAges(State):
         return self._labels.to(torch.int64)
 
     def label(self, index: _check.Integers) -> Tensor:
-        """Return the class of each of these samples, `int64 [B]` or `[R, B]`; IndexError for one outside the set.
-
-        >>> SampleAges([4, 5, 6]).label([2, 0])
-        tensor([6, 4])
-        """
+        """Return the class of each of these samples, `int64 [B]` or `[R, B]`; IndexError for one outside the set."""
         where = _check.integers("index", index)
         _check.within("index", where, self.num_samples, "samples of these ages")
         return self._labels[_check.moved(where, self.device)].to(torch.int64)
@@ -228,9 +214,6 @@ class SampleAges(State):
         total = torch.zeros_like(self._seen).scatter_add_(1, label, age)
         return self._out((total.to(torch.float64) / self._seen).to(torch.float32))
 
-    def _class_age(self) -> Tensor:
-        return self._total.to(torch.float64) / self._unit / self._seen
-
     @property
     def class_age(self) -> Tensor:
         """The mean smoothed age of each class's seen samples, `float32 [C]`; NaN for a class without one."""
@@ -241,13 +224,16 @@ class SampleAges(State):
         """Class ages divided by their mean, `float32 [C]`; one for a class without a seen sample."""
         return self._out(self._class_weight())
 
-    def _class_weight(self) -> Tensor:
-        return mean_one(self._class_age()).masked_fill(self._rho == 0, 1.0)
-
     @property
     def sample_weight(self) -> Tensor:
         """Smoothed ages divided by their mean, `float32 [N]`; one for a sample never seen."""
         return self._out(self._relative(self._ema))
+
+    def _class_age(self) -> Tensor:
+        return self._total.to(torch.float64) / self._unit / self._seen
+
+    def _class_weight(self) -> Tensor:
+        return mean_one(self._class_age()).masked_fill(self._rho == 0, 1.0)
 
     def _relative(self, ema: Tensor) -> Tensor:
         mean = self._total.sum(1, keepdim=True).to(torch.float64) / self._unit / self._seen.sum(1, keepdim=True)
@@ -273,9 +259,7 @@ class SampleAges(State):
         return self._out(weight.masked_fill(~inside, torch.nan))
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the state as a pandas DataFrame, a row per sample: label, age, smoothed age and weight.
-
-        With a run axis, rows are named by run and sample. The smoothed age is NaN where a sample was never seen.
+        """Return the state as a pandas DataFrame, a row per sample; with a run axis, named by run and sample.
 
         >>> ages = SampleAges([0, 0, 1])
         >>> ages.observe([0, 2], [True, False])
@@ -287,7 +271,7 @@ class SampleAges(State):
         1           0    1           NaN  0.666667
         2           1    2           2.0  1.333333
         """
-        return self._frame(torch.arange(self.num_samples, device=self.device).expand(len(self._rho), -1))
+        return self._rows(self._frame())
 
     def oldest(self, k: int) -> pd.DataFrame:
         """Return the k samples that are wrong for longest, oldest first, as rows of `to_frame`; k of each run.
@@ -301,44 +285,33 @@ class SampleAges(State):
         >>> ages.oldest(2)["age"].to_dict()
         {0: 3, 2: 2}
         """
-        wanted = _check.whole("k", k, 0)
-        by_ema = self._ema.nan_to_num(0.0).argsort(dim=1, descending=True, stable=True)
-        order = by_ema.gather(1, self._age.gather(1, by_ema).argsort(dim=1, descending=True, stable=True))
-        frame = self._frame(order[:, :wanted])
-        return frame[frame["age"] > 1]
+        frame, wanted = self._frame(), _check.whole("k", k, 0)
+        order = frame[frame["age"] > 1].sort_values(["run", "age", "smoothed_age"], ascending=[True, False, False])
+        return self._rows(order.groupby("run").head(wanted))
 
-    def _frame(self, where: Tensor) -> pd.DataFrame:
-        """Return rows for the samples `where [R, B]`."""
+    def _frame(self) -> pd.DataFrame:
         pandas: Any = need("pandas", "a DataFrame")
-        columns = {
-            "label": self.labels[where],
-            "age": self._age.gather(1, where),
-            "smoothed_age": self._ema.gather(1, where),
-            "weight": self.weights.reshape(len(where), -1).gather(1, where),
-        }
-        rows: Any = pandas.Index(where.flatten().tolist(), name="sample")
-        if not self._single:
-            runs = torch.arange(len(where)).repeat_interleave(where.shape[1]).tolist()
-            rows = pandas.MultiIndex.from_arrays([runs, rows], names=["run", "sample"])
-        frame: pd.DataFrame = pandas.DataFrame(
-            {name: value.flatten().cpu().numpy() for name, value in columns.items()}, index=rows
-        )
-        return frame
+        rows = pandas.MultiIndex.from_product(map(range, self._age.shape), names=["run", "sample"])
+        columns = {"label": self.labels, "age": self._age, "smoothed_age": self._ema, "weight": self.weights}
+        arrays = {name: value.expand_as(self._age).flatten().cpu().numpy() for name, value in columns.items()}
+        return pandas.DataFrame(arrays, index=rows)  # type: ignore[no-any-return]
+
+    def _rows(self, frame: pd.DataFrame) -> pd.DataFrame:
+        return frame.droplevel("run") if self._single else frame
 
     def observe(self, index: _check.Integers, correct: _check.Truths, label: _check.Integers | None = None) -> None:
         """Record which of these samples were predicted right; for a repeated index the last value counts.
 
         `index` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis. Values outside their range raise
         an error; tensors on a CUDA device are not read, and `advance` raises it. `label`, of the shape of `index`, is
-        compared with the labels of this state, which shows that data are in another order; this synchronises a CUDA
-        device.
+        compared with the labels of this state, which synchronises a CUDA device.
 
         >>> ages = SampleAges([0, 0, 1])
         >>> ages.observe([2], [True], label=[0])
         Traceback (most recent call last):
         ...
-        ValueError: label must be the class of each sample, but differs for 1 of 1: sample 2 has class 1 in these ages,
-        and label 0 was given. Are the data in another order, or is index not the number of a sample?
+        ValueError: label must be the class of each sample, but differs for 1 of 1: sample 2 has class 1, not 0. Are the
+        data in another order?
         """
         where, inside = self._places("index", index, self.num_samples, "samples of these ages")
         right, inside = self._truths(correct, inside, "index")
@@ -351,8 +324,7 @@ class SampleAges(State):
                 sample, here, there = (int(value[wrong][0]) for value in (where, own, given.expand_as(own)))
                 raise ValueError(
                     f"label must be the class of each sample, but differs for {int(wrong.sum()):,} of "
-                    f"{wrong.numel():,}: sample {sample} has class {here} in these ages, and label {there} was given. "
-                    "Are the data in another order, or is index not the number of a sample?"
+                    f"{wrong.numel():,}: sample {sample} has class {here}, not {there}. Are the data in another order?"
                 )
         self._refused.logical_or_(~inside.all())
         mark(self._observed, where.masked_fill(~inside, self.num_samples), right)

@@ -6,38 +6,29 @@ import torch
 from torch import Tensor
 
 from aol import _check, _seeds
-from aol._values import PROFILES
 
 
-def long_tail_counts(largest: int, num_classes: int, imbalance: float, profile: str = "exp") -> Tensor:
+def long_tail_counts(largest: int, num_classes: int, imbalance: float) -> Tensor:
     r"""Return the number of samples of each class, `int64 [C]`, in descending order.
 
     .. math:: n_r = \max\!\big(1, \lfloor n_{\max}\, \mu^{-r / (C - 1)} \rfloor\big)
-        \;\text{("exp")}, \qquad n_{\max} \text{ or } \lfloor n_{\max} / \mu \rfloor \;\text{("step")}
 
     Args:
         largest: number of samples of the head class, n_max.
         num_classes: C.
         imbalance: μ, largest class over smallest class, 1 or more.
-        profile: "exp" decreases from class to class; "step" has n_max for the first half, n_max / μ for the rest.
 
     >>> long_tail_counts(5000, 10, 100).tolist()
     [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
-    >>> long_tail_counts(100, 5, 10, "step").tolist()
-    [100, 100, 10, 10, 10]
     """
     most, classes = _check.whole("largest", largest, 1, 2**53), _check.whole("num_classes", num_classes, 1, 1 << 24)
     factor = _check.number("imbalance", imbalance, 1.0, float("inf"))
-    if _check.choice("profile", profile, PROFILES) == "step":
-        head = max(1, classes // 2)
-        counts = [most] * head + [int(most / factor)] * (classes - head)
-    else:
-        # Python's own power: a vectorised one may differ in the last bit, which changes the floor by one sample.
-        counts = [int(most * factor ** (-rank / max(1, classes - 1))) for rank in range(classes)]
+    # Python's own power: a vectorised one may differ in the last bit, which changes the floor by one sample.
+    counts = [int(most * factor ** (-rank / max(1, classes - 1))) for rank in range(classes)]
     return torch.tensor(counts, dtype=torch.int64, device="cpu").clamp_min(1)
 
 
-def long_tail(labels: _check.Integers, imbalance: float, *, profile: str = "exp", seed: int = 0) -> Tensor:
+def long_tail(labels: _check.Integers, imbalance: float, *, seed: int = 0) -> Tensor:
     """Return a long-tailed subset of a labelled set: indices in ascending order, `int64`; class 0 is the head.
 
     The head is as large as possible. With the same seed, the subset of a stronger imbalance is contained in that of a
@@ -56,9 +47,9 @@ def long_tail(labels: _check.Integers, imbalance: float, *, profile: str = "exp"
     low, high = 1, int(available[0])  # bisection for the largest head with which every class has enough samples
     while low < high:
         middle = (low + high + 1) // 2
-        fits = bool((long_tail_counts(middle, classes, imbalance, profile) <= available).all())
+        fits = bool((long_tail_counts(middle, classes, imbalance) <= available).all())
         low, high = (middle, high) if fits else (low, middle - 1)
-    counts = long_tail_counts(low, classes, imbalance, profile)
+    counts = long_tail_counts(low, classes, imbalance)
     return keep_per_class(pool, counts, _seeds.generator(_check.whole("seed", seed, 0)))
 
 

@@ -26,26 +26,21 @@ _FLOOR = 0.02  # so that classes without errors have a logarithm
 class Margins(State):
     r"""Offsets of the logits that make every class as much missed as wrongly named, found while training.
 
-    No class counts are needed. Call `observe` with the probabilities of samples (from unadjusted logits), any number of
-    times, then `advance` once per epoch or, in a short training, after every few steps. Train on `adjust(logits)`;
-    predict with the logits alone.
+    Call `observe` with the probabilities of samples (from unadjusted logits), any number of times, then `advance` after
+    every few steps or, in a long training, once per epoch. Train on `adjust(logits)`; predict with the logits alone.
 
     .. math::
         m_c = \operatorname*{mean}_{y_i = c} (1 - p_{ic}), \qquad
         q_c = \sum_{d \ne c} \operatorname*{mean}_{y_i = d} p_{ic}, \qquad
         o_c \leftarrow o_c - k\, g_c\, e_c
 
-    with
-
-    .. math::
         e_c = \log\Big(\frac{m_c}{\bar m} + \epsilon\Big) - \log\Big(\frac{q_c}{\bar m} + \epsilon\Big) - \bar e, \qquad
         g_c = \max\Big(0,\; 1 - \frac{w \sqrt{v_c}}{|m_c - q_c|}\Big)
 
     Here m and q are smoothed, and v is the variance of m - q: offsets move only where the difference is more than
-    sampling and the swings of the network from epoch to epoch explain; not after the first epoch, whose swing is
-    unknown. A class that was not observed since the last `advance` keeps its m and its part of the q of others, until
-    it is away for longer than chance explains. A calibrated network has m = q on balanced data without offsets, and on
-    long-tailed data with those of `logit_offsets`.
+    sampling and the swings of the network from epoch to epoch explain. A class that was not observed keeps its m and
+    its part of the q of others, until it is away for longer than chance explains. A calibrated network has m = q on
+    balanced data without offsets, and on long-tailed data with those of `logit_offsets`.
 
     Args:
         num_classes: C, by default that of `labels`. Errors are counted by pairs of classes, 32 C² bytes per run.
@@ -53,14 +48,14 @@ class Margins(State):
         signal: what of an answer counts. "probability": the probability of wrong classes. "error": one for a wrong
             answer, p is 0 or 1. "age": the same times how often in a row the sample was wrong or, without `labels`,
             how many steps in a row its class was taken for the answer.
-        gain: k, the speed of offsets per `advance`; the default is for 30 calls or more. A vector of R numbers gives
-            every state a leading run axis, and `observe` then takes `answer [R, B, C]`.
+        gain: k, per `advance`; the default is for 30 calls or more. A vector of R numbers gives every state a leading
+            run axis, and `observe` then takes `answer [R, B, C]`.
         rho: smoothing rate of m and q, in (0, 1]; also one per run. The first 1 / ρ epochs count alike.
-        tau: strength, as of `logit_offsets`; also one per run. Training uses τ o, and p is taken from the logits plus
-            (τ - 1) o, so that o is that of τ = 1. Other than 1 only for the signal "probability".
+        tau: strength, also one per run. Training uses τ o, and p is taken from the logits plus (τ - 1) o, so that o
+            is that of τ = 1. Other than 1 only for the signal "probability".
         width: w, of the dead zone, in standard errors of m - q.
         limit: the largest offset.
-        device: device of the state.
+        device: of the state.
 
     >>> margins = Margins(2, gain=0.1)
     >>> for _ in range(3):
@@ -109,7 +104,6 @@ class Margins(State):
             self.register_buffer(name, rate.expand(runs)[:, None].to(self.device), persistent=False)
         own = None if label is None else label.to(self.device, torch.int32, copy=True)
         self.register_buffer("_labels", own, persistent=False)
-        self._add("_highest", (1,), 0, torch.float64)  # learning rate so far
         for name, shape, value in (
             ("_offset", (runs, size), 0),
             ("_missed", (runs, size), torch.nan),
@@ -148,11 +142,7 @@ class Margins(State):
 
     @property
     def claimed(self) -> Tensor:
-        """The smoothed strength of errors that name each class, `float64 [C]`; classes count equally.
-
-        Every error is missed once and claimed once: the sum over classes is that of `missed`. A class counts no longer
-        if it was not observed for longer than chance explains.
-        """
+        """The smoothed strength of errors that name each class, `float64 [C]`; classes count equally."""
         return self._out(self._claimed()[0])
 
     def adjust(self, logits: Tensor) -> Tensor:
@@ -164,19 +154,22 @@ class Margins(State):
 
         `label` is `[B]` or `[R, B]`: the classes of samples or, if the margins were made with `labels`, their indices.
         `answer` is the probability of each class, `[B, C]`, or `[R, B, C]` with a run axis; a sample with NaN does not
-        count. Or it is the predicted class, `[B]` or `[R, B]`, which then has the probability one. `times`, `[B]` or
-        `[R, B]`, gives a count for each. Values outside their range, and probabilities whose sum is not one, raise an
-        error; tensors on a CUDA device are not read, and `advance` raises it.
+        count. Or it is the predicted class, `[B]` or `[R, B]`, which then has the probability one. `times`, like
+        `label`, gives a count for each. Wrong values raise an error; on a CUDA device, `advance` raises it.
         """
         size, own = self.num_classes, self._labels
         keys, what = (size, "classes") if own is None else (own.numel(), "samples of these margins")
         index, inside = self._places("label", label, keys, what)
         given = _check.real("answer", answer)
-        if given.is_floating_point():
-            share, inside = self._probabilities(given, inside)
+        soft = given.is_floating_point()
+        self._fits("answer", given, inside, "label", *[size] * soft)
+        if soft:
+            share = given.to(torch.float64)
+            if self.signal == "probability":
+                inside = inside & self._are_probabilities(share).reshape(inside.shape)
+            share = _check.moved(share, self.device).reshape(*inside.shape, size)
             void, named = share.isnan().any(-1), share.argmax(-1)
         else:
-            self._fits("answer", given, inside, "label")
             named, known = self._places("answer", given, size, "classes")
             void, inside = ~known, inside & known
         often, inside = self._often(times, inside)
@@ -185,7 +178,7 @@ class Margins(State):
         true = index if own is None else own[index].to(torch.int64)
         self._count.scatter_add_(1, true, often)
         if self.signal == "probability":
-            if not given.is_floating_point():
+            if not soft:
                 share = F.one_hot(named, size).to(torch.float64)
             if self._strong:  # of the logits plus (τ - 1) o
                 raised = (share.log() + ((self._tau - 1) * self._offset)[:, None]).softmax(-1)
@@ -206,39 +199,22 @@ class Margins(State):
         if self.signal == "age" and own is not None:
             mark(self._observed, index.masked_fill(~inside | void, keys), ~wrong)
 
-    def _probabilities(self, given: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-        """Return probabilities `float64 [R, B, C]`, and what is left inside."""
-        self._fits("answer", given, inside, "label", self.num_classes)
-        share = given.to(torch.float64)
-        if self.signal == "probability":
-            wrong = (share.amin(-1) < 0) | ((share.sum(-1) - 1).abs() > ROUNDING)  # neither, of NaN
-            if _check.readable(wrong) and bool(wrong.any()):
-                raise ValueError(
-                    "answer must hold probabilities, from 0 to 1 and with the sum 1, not logits or scores. "
-                    "Use logits.softmax(-1)."
-                )
-            inside = inside & ~_check.moved(wrong, self.device).reshape(inside.shape)
-        return _check.moved(share, self.device).reshape(*inside.shape, self.num_classes), inside
+    def _are_probabilities(self, share: Tensor) -> Tensor:
+        """Return which have the sum one, on the device of the state; ValueError where they can be read."""
+        wrong = (share.amin(-1) < 0) | ((share.sum(-1) - 1).abs() > ROUNDING)  # neither, of NaN
+        if _check.readable(wrong) and bool(wrong.any()):
+            raise ValueError(
+                "answer must hold probabilities, with the sum 1, not logits or scores. Use logits.softmax(-1)."
+            )
+        return ~_check.moved(wrong, self.device)
 
-    def advance(
-        self,
-        *,
-        lr: float | Tensor | None = None,
-        scale: float = 1.0,
-        group: _distributed.Group = None,
-        sync: bool = True,
-    ) -> None:
+    def advance(self, *, scale: float = 1.0, group: _distributed.Group = None, sync: bool = True) -> None:
         """End the epoch or step: move the offsets. Collective under `torch.distributed`, unless `sync=False`.
 
-        `lr`, the learning rate: the gain is multiplied by it, divided by the largest so far, so that offsets settle as
-        the network does. `scale`, in [0, 1], multiplies the gain directly.
+        `scale`, in [0, 1], multiplies the gain: the learning rate divided by the largest lets offsets settle as the
+        network does.
         """
         scale = _check.number("scale", scale, 0.0, 1.0)
-        if lr is not None:
-            given = lr.item() if isinstance(lr, Tensor) and lr.numel() == 1 else lr  # optimisers may have tensors
-            rate = torch.full_like(self._highest, _check.number("lr", given, 0.0, 1e9))
-            self._highest.copy_(torch.maximum(self._highest, rate))
-            scale *= float((rate / self._highest).nan_to_num(1.0))
         allowed = f"{self.num_classes} classes; probabilities from 0 to 1, with the sum 1"
         together = self._begin(group, sync, f"label and answer must be in range ({allowed}), and times 0 or more")
         count, sums = self._count, self._sums
@@ -305,7 +281,7 @@ class Margins(State):
         before.copy_(torch.where(seen, blended, before))
 
     def _rate(self, times: Tensor) -> Tensor:
-        """Return the smoothing rate at the n-th time, of the shape of `times [R, ...]`: a running mean at first."""
+        """Return the smoothing rate at the n-th time, like `times [R, ...]`: of a running mean at first."""
         rho = self._rho.reshape(-1, *[1] * (times.dim() - 1))
         return torch.maximum(rho, times.clamp_min(1.0).reciprocal())
 

@@ -20,9 +20,7 @@ NAMES = (
 
 
 def accuracy_by_class(label: _check.Integers, answer: _check.Integers, num_classes: int | None = None) -> Tensor:
-    r"""Return the accuracy of each class, `float64 [..., C]`; NaN for a class without a sample.
-
-    .. math:: a_c = \frac{|\{i : y_i = c, \hat y_i = c\}|}{|\{i : y_i = c\}|}
+    """Return the accuracy of each class, its recall, `float64 [..., C]`; NaN for a class without a sample.
 
     Args:
         label: `[..., B]`.
@@ -37,9 +35,7 @@ def accuracy_by_class(label: _check.Integers, answer: _check.Integers, num_class
 
 
 def precision_by_class(label: _check.Integers, answer: _check.Integers, num_classes: int | None = None) -> Tensor:
-    r"""Return the precision of each class, `float64 [..., C]`; NaN for a class that was never answered.
-
-    .. math:: p_c = \frac{|\{i : y_i = c, \hat y_i = c\}|}{|\{i : \hat y_i = c\}|}
+    """Return how often the answer of each class was right, `float64 [..., C]`; NaN for a class that was never answered.
 
     Arguments as in `accuracy_by_class`.
 
@@ -50,39 +46,11 @@ def precision_by_class(label: _check.Integers, answer: _check.Integers, num_clas
     return right / answered
 
 
-def cohen_kappa(label: _check.Integers, answer: _check.Integers, num_classes: int | None = None) -> Tensor:
-    r"""Return Cohen's kappa, agreement beyond chance, `float64 [...]`; NaN where chance alone would always agree.
-
-    .. math:: \kappa = \frac{p - e}{1 - e}, \quad e = \sum_c \frac{|\{i : y_i = c\}|\,|\{i : \hat y_i = c\}|}{B^2}
-
-    p is the share of right answers. Arguments as in `accuracy_by_class`.
-
-    >>> cohen_kappa([0, 0, 0, 1], [0, 0, 0, 0]), cohen_kappa([0, 0, 1, 1], [0, 0, 1, 0])
-    (tensor(0., dtype=torch.float64), tensor(0.5000, dtype=torch.float64))
-    """
-    return kappa_of_counts(*_sums(label, answer, num_classes))
-
-
-def kappa_of_counts(right: Tensor, samples: Tensor, answered: Tensor) -> Tensor:
-    """Return `cohen_kappa` from right answers, samples and answers of each class, `[..., C]`.
-
-    >>> kappa_of_counts(torch.tensor([2.0, 1.0]), torch.tensor([2.0, 2.0]), torch.tensor([3.0, 1.0]))
-    tensor(0.5000)
-    """
-    total = samples.sum(-1)
-    agreed, chance = right.sum(-1) / total, (samples * answered).sum(-1) / total**2
-    return (agreed - chance) / (1.0 - chance)
-
-
 # From accuracies
 
 
 def balanced_accuracy(accuracy: _check.Numbers) -> Tensor:
-    r"""Return the mean accuracy of the classes, `float64 [...]`.
-
-    .. math:: \frac{1}{C} \sum_c a_c
-
-    With equally many test samples of each class it equals the accuracy.
+    """Return the mean accuracy of the classes, `float64 [...]`.
 
     >>> balanced_accuracy([0.9, 0.5, torch.nan])
     tensor(0.7000, dtype=torch.float64)
@@ -91,9 +59,7 @@ def balanced_accuracy(accuracy: _check.Numbers) -> Tensor:
 
 
 def g_mean(accuracy: _check.Numbers) -> Tensor:
-    r"""Return the geometric mean of the accuracies of the classes, `float64 [...]`; 0 if one of them is.
-
-    .. math:: \Big(\prod_c a_c\Big)^{1 / C}
+    """Return the geometric mean of the accuracies of the classes, `float64 [...]`; 0 if one of them is.
 
     >>> g_mean([0.9, 0.4, torch.nan])
     tensor(0.6000, dtype=torch.float64)
@@ -121,9 +87,7 @@ def macro_f1(accuracy: _check.Numbers, precision: _check.Numbers) -> Tensor:
 
 
 def worst_class(accuracy: _check.Numbers) -> Tensor:
-    r"""Return the lowest accuracy of a class, `float64 [...]`.
-
-    .. math:: \min_c a_c
+    """Return the lowest accuracy of a class, `float64 [...]`.
 
     >>> worst_class([[0.9, 0.5, torch.nan], [0.25, 1.0, 1.0]])
     tensor([0.5000, 0.2500], dtype=torch.float64)
@@ -145,6 +109,21 @@ def worst_tenth(accuracy: _check.Numbers) -> Tensor:
     number = (((~ordered.isnan()).sum(-1, keepdim=True) + 5) // 10).clamp(min=1)
     place = torch.arange(ordered.shape[-1], device=ordered.device)
     return ordered.masked_fill(place >= number, 0.0).sum(-1) / number.squeeze(-1)
+
+
+def kappa_of_counts(right: Tensor, samples: Tensor, answered: Tensor) -> Tensor:
+    r"""Return Cohen's kappa, agreement beyond chance, from right answers, samples and answers by class, `[..., C]`.
+
+    .. math:: \kappa = \frac{p - e}{1 - e}, \quad p = \sum_c r_c / B, \quad e = \sum_c s_c\, t_c / B^2
+
+    NaN where chance alone would always agree.
+
+    >>> kappa_of_counts(torch.tensor([2.0, 1.0]), torch.tensor([2.0, 2.0]), torch.tensor([3.0, 1.0]))
+    tensor(0.5000)
+    """
+    total = samples.sum(-1)
+    agreed, chance = right.sum(-1) / total, (samples * answered).sum(-1) / total**2
+    return (agreed - chance) / (1.0 - chance)
 
 
 # Head, middle and tail

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sized
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -83,19 +84,14 @@ class EpochSampler(Sampler[int], ABC):
     Process r of W takes the positions r, r + W, r + 2W, ...: W batches of size B equal one batch of size W × B.
 
     The epoch increases after each complete pass; `set_epoch` sets it. A pass that is stopped starts over, unless its
-    `state_dict` is loaded: then the next pass continues after the last sample, on any number of processes. If a loader
-    prefetches, pass the number of used samples to `state_dict`, or use torchdata's `StatefulDataLoader`.
+    `state_dict` is loaded: then the next pass continues after the last sample, on any number of processes. With workers
+    that prefetch, use torchdata's `StatefulDataLoader`.
     """
 
     def __init__(
-        self,
-        num_samples: int,
-        *,
-        seed: int = 0,
-        even: bool = True,
-        rank: int | None = None,
+        self, num_samples: int, *, seed: int = 0, even: bool = True, rank: int | None = None,
         world_size: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.num_samples, self.seed = _check.whole("num_samples", num_samples, 1), _check.whole("seed", seed, 0)
         self.even = even
         if (rank is None) != (world_size is None):
@@ -110,7 +106,6 @@ class EpochSampler(Sampler[int], ABC):
         """Continue at a position of the global order of an epoch; without an order, draw it then."""
         self._epoch, self._order = epoch, order  # the order is never modified: states share it
         self._begun = self._position = position  # where the latest pass began, and how far it is
-        # A loader that prefetches may still work on a pass that has ended.
         self._ended = False
         self._loaded = order is not None  # the next pass continues; otherwise it starts over
 
@@ -164,23 +159,9 @@ class EpochSampler(Sampler[int], ABC):
     def _settings(self) -> dict[str, object]:
         return {"kind": type(self).__name__, "num_samples": self.num_samples, "seed": self.seed}
 
-    def state_dict(self, *, consumed: int | None = None) -> dict[str, object]:
-        """Return the epoch and the position.
-
-        `consumed`: number of samples that this process has used of the current pass; a resumed pass counts from zero.
-        """
-        position = self._position
-        if consumed is not None:
-            world = self._world()[1]
-            position = min(self._begun + _check.whole("consumed", consumed, 0) * world, self.num_samples)
-            if position > self._position:
-                raise ValueError(
-                    f"consumed must be at most {(self._position - self._begun) // world}, the samples that this pass "
-                    f"has returned, not {consumed}; do not count those before a resume."
-                )
-        epoch = self._epoch
-        if self._ended and position == self.num_samples:
-            epoch, position = self.epoch, 0
+    def state_dict(self) -> dict[str, object]:
+        """Return the epoch and the position."""
+        epoch, position = (self.epoch, 0) if self._ended else (self._epoch, self._position)
         # By reference: a loader that saves its state every step must not copy the order every step.
         return {**self._settings(), "epoch": epoch, "position": position, "order": self._order if position else None}
 
@@ -255,13 +236,10 @@ class AgeSampler(WeightedSampler):
     _named = "ages"
 
     def __init__(self, ages: SampleAges | Callable[[], Tensor], **options: Any) -> None:
-        if not hasattr(ages, "weights") and (not callable(ages) or isinstance(ages, torch.nn.Module)):
+        weights = partial(getattr, ages, "weights") if hasattr(ages, "weights") else ages
+        if not callable(weights) or isinstance(weights, torch.nn.Module):
             raise TypeError(f"ages must be SampleAges or a function that returns weights, not {_check.shown(ages)}.")
-        self._ages = ages
-        super().__init__(self._read, **options)
-
-    def _read(self) -> Tensor:
-        return self._ages.weights if hasattr(self._ages, "weights") else self._ages()
+        super().__init__(weights, **options)
 
 
 class ShuffledSampler(EpochSampler):

@@ -46,7 +46,6 @@ class Stream(ABC):
         return self._indices(self._step(step))
 
     def _step(self, step: object) -> int:
-        """Return a step as a non-negative number; negative ones count from the end."""
         if isinstance(step, bool) or not isinstance(step, numbers.Integral):
             raise TypeError(f"step must be a whole number, not {_check.shown(step)}.")
         if not -self.steps <= int(step) < self.steps:
@@ -122,24 +121,21 @@ class ShiftingTail(Stream):
         period: steps between two orders of the classes.
         steps: number of steps.
         seed: of orders and subsets.
-        profile: "exp" or "step", as in `long_tail_counts`.
 
     >>> stream = ShiftingTail(torch.arange(400) % 4, 10, period=2, steps=4)
     >>> [stream.counts(step).tolist() for step in range(4)]
     [[46, 21, 10, 100], [46, 21, 10, 100], [100, 21, 10, 46], [100, 21, 10, 46]]
     """
 
-    def __init__(
-        self, labels: _check.Integers, imbalance: float, *, period: int, steps: int, seed: int = 0, profile: str = "exp"
-    ) -> None:
+    def __init__(self, labels: _check.Integers, imbalance: float, *, period: int, steps: int, seed: int = 0) -> None:
         super().__init__(labels, steps=steps, seed=seed)
         self.period = _check.whole("period", period, 1)
         smallest = int(torch.bincount(self._labels, minlength=self.num_classes).min())
         if smallest == 0:
             raise ValueError(f"labels must hold every class from 0 to {self.num_classes - 1}.")
         self._digest = _check.fingerprint(self._labels)
-        self._by_rank = long_tail_counts(smallest, self.num_classes, imbalance, profile)
-        self.imbalance, self.profile = float(imbalance), profile
+        self._by_rank = long_tail_counts(smallest, self.num_classes, imbalance)
+        self.imbalance = float(imbalance)
 
     def ranks(self, step: int) -> Tensor:
         """Return the rank of each class in a step, 0 for the head, `int64 [C]`."""
@@ -151,5 +147,4 @@ class ShiftingTail(Stream):
         return keep_per_class(self._labels, counts, _seeds.generator(self.seed, 1, step))
 
     def _settings(self) -> dict[str, object]:
-        tail = {"imbalance": self.imbalance, "period": self.period, "profile": self.profile}
-        return {**super()._settings(), "labels": self._digest, **tail}
+        return {**super()._settings(), "labels": self._digest, "imbalance": self.imbalance, "period": self.period}

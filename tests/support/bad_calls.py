@@ -82,7 +82,6 @@ BAD_MARGIN_RUN_CALLS = (
 BAD_SAMPLER_CALLS = (
     (lambda s: s.set_epoch(-1), ValueError, "epoch"),
     (lambda s: s.set_epoch(1.5), TypeError, "epoch"),
-    (lambda s: s.state_dict(consumed=-1), ValueError, "consumed"),
     (lambda s: s.load_state_dict(7), TypeError, "state"),
 )
 BAD_STREAM_CALLS = (

@@ -171,18 +171,9 @@ class ErrorOracle:
         return [fold(rates, self.rho) for rates in self.history]
 
 
-def long_tail_counts(largest: int, num_classes: int, imbalance: float, profile: str = "exp") -> list[int]:
-    counts = []
-    for rank in range(num_classes):
-        if profile == "step":
-            # "The first half": of an odd number, rounded down, but never no class at all.
-            kept = largest if rank < max(1, num_classes // 2) else int(largest / imbalance)
-        elif num_classes == 1:
-            kept = largest
-        else:
-            kept = int(largest * imbalance ** (-rank / (num_classes - 1)))
-        counts.append(max(kept, 1))
-    return counts
+def long_tail_counts(largest: int, num_classes: int, imbalance: float) -> list[int]:
+    powers = [rank / (num_classes - 1) if rank else 0 for rank in range(num_classes)]
+    return [max(1, int(largest * imbalance**-power)) for power in powers]
 
 
 _EXACT = decimal.Context(prec=80, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[])

@@ -143,7 +143,7 @@ def _plain(things) -> list:
 
 CLEAN = {
     "ShuffledSampler": lambda s: aol.ShuffledSampler(s.num_samples, seed=s.seed),
-    "AgeSampler": lambda s: aol.AgeSampler(s._ages, num_samples=s.num_samples, seed=s.seed),
+    "AgeSampler": lambda s: aol.AgeSampler(s._given, num_samples=s.num_samples, seed=s.seed),
     "WeightedSampler": lambda s: aol.WeightedSampler(s._given, num_samples=s.num_samples, seed=s.seed),
     "LimitedAccess": lambda s: aol.LimitedAccess(s._labels, s.fraction, steps=s.steps, seed=s.seed),
     "Arrivals": lambda s: aol.Arrivals(s._labels, s.fraction, steps=s.steps, seed=s.seed),
@@ -238,7 +238,6 @@ SUBJECTS: dict[str, Subject] = {
         lambda: aol.ShiftingTail(POOL, 5, period=2, steps=6),
         lambda: aol.ShiftingTail(POOL, 4, period=3, steps=6),
         lambda: aol.ShiftingTail(POOL[::-1], 4, period=2, steps=6),
-        lambda: aol.ShiftingTail(POOL, 4, period=2, steps=6, profile="step"),
         bad=BAD_STREAM_CALLS,
     ),
     "KeepAll": Subject(
