@@ -19,7 +19,6 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from aol import _check, _distributed
@@ -121,10 +120,9 @@ class Recorder:
         if not isinstance(ages, SampleAges | ClassAges) or ages.rho.dim():
             raise TypeError(f"ages must be SampleAges or ClassAges with a number as rho, not {_check.shown(ages)}.")
         self.folder, self.ages, self._group = Path(folder), ages, group
-        self._called, self._grows = classes, getattr(ages, "grows", False)
-        if classes is not None and len(classes) != ages.num_classes and not self._grows:
+        if classes is not None and len(classes) != ages.num_classes:
             raise ValueError(f"classes must be {ages.num_classes} names, one a class, not {_check.shown(classes)}.")
-        self._classes = self._class_names()
+        self._classes = [str(name) for name in (range(ages.num_classes) if classes is None else classes)]
         self._counts: list[int] | None = None  # of the training samples; with `ClassAges`, of what was observed
         if command is None and sys.argv and sys.argv[0].endswith(".py"):
             command = shlex.join([Path(sys.executable).name, *sys.argv])
@@ -185,7 +183,7 @@ class Recorder:
                 f"{self.folder} already holds a record: give resume=True to continue it, or another folder."
             )
         self._record = read_run(self.folder)
-        if self._record.classes != self._classes and not self._grows:
+        if self._record.classes != self._classes:
             raise DamagedRunError(f"{self.folder} has a record of other classes: choose another folder.")
         if self._history is not None and len(self._record.epochs):
             samples.restore_history(self._history, self.folder, self._record.id, self.ages.labels)
@@ -240,9 +238,7 @@ class Recorder:
             raise ValueError("advance() of a recorder comes after ages.advance(), once an epoch: no epoch has passed.")
         if self._writes and not (self.folder.exists() and os.path.samestat(self.folder.stat(), self._place)):
             raise RuntimeError(f"{self.folder} was moved or deleted: make a recorder of the folder where it is now.")
-        given, classes = self._figures(figures), self._class_names()
-        more = len(classes) - len(self._classes)  # that the ages have added
-        self._classes, self._weight = classes, F.pad(self._weight, (0, more), value=1.0)
+        given = self._figures(figures)
         curves, by_class = (own | more for own, more in zip(self._readings(), given, strict=True))
         kept = record.first(int((record.epochs < ages.epoch).sum()))
         last = int(kept.epochs[-1]) if len(kept.epochs) else 0
@@ -300,12 +296,6 @@ class Recorder:
         self.close(finished=kind is None)
 
     # What is read
-
-    def _class_names(self) -> list[str]:
-        """Return the names of the classes; of those without a name, their numbers."""
-        size = self.ages.num_classes
-        names = [str(name) for name in self._called or ()][:size]
-        return names + [str(place) for place in range(len(names), size)]
 
     def _class_weight(self) -> Tensor:
         """Return the weight of each class, `[C]`; at sample level the mean over its samples."""
@@ -407,7 +397,7 @@ def _appended(table: Mapping[str, Array], row: Mapping[str, Array], epochs: int,
     """Return readings by epoch with another last row, `float64 [epochs, *size]`; NaN where nothing was read."""
     readings = {name: np.full((epochs, *size), np.nan) for name in dict.fromkeys((*table, *row))}
     for name, values in table.items():
-        readings[name][tuple(map(slice, values.shape))] = values  # classes may have been added since
+        readings[name][: len(values)] = values
     for name, value in row.items():
         readings[name][-1] = value
     return readings
