@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "csv", "json")
 MOST_METHODS = 50  # that are listed
-FIGURE_FORMATS = ("png", "pdf", "svg")
 PAGE = "report.html"
 
 
@@ -208,12 +207,11 @@ def _class_cell(row: Any) -> str:
     (
         "aol report runs/latest --open",
         "aol report runs/a runs/b --write compare.html",
-        "aol report runs/latest --figures figures --format pdf,png",
+        "aol report runs/latest --figures figures",
     ),
     value("runs", "RUN", "folders of runs: --out of a command, a study, or one run", nargs="+", type=path),
     value("--write", "FILE", f"file of the page (default: {PAGE} in RUN, or here for several)", type=path),
-    value("--figures", "FOLDER", "write figures for a paper into this folder, and no page", type=path),
-    value("--format", "KINDS", f"of the figures: {', '.join(FIGURE_FORMATS)}, or several with commas (default: png)"),
+    value("--figures", "FOLDER", "write heatmaps of class ages for a paper, PDF and PNG, and no page", type=path),
     value("--export", "FILE.csv", "write the table of samples, and no page", type=path),
     switch("--open", "open the page in a browser"),
 )
@@ -229,11 +227,6 @@ def _report(args: argparse.Namespace) -> int:
     page: Path | None = args.write
     if page is None and (args.open or not (args.figures or args.export)):
         page = args.runs[0] / PAGE if len(args.runs) == 1 else Path(PAGE)
-    formats = tuple(dict.fromkeys((args.format or "png").split(",")))
-    if args.format is not None and args.figures is None:
-        raise UsageError("--format is of the figures: add --figures FOLDER.")
-    if any(part not in FIGURE_FORMATS for part in formats):
-        raise UsageError(f"--format must be {', '.join(FIGURE_FORMATS)}, or several of them, not {args.format!r}.")
     if args.export is not None and args.export.suffix.lower() != ".csv":
         raise UsageError(f"--export must end in .csv, not {str(args.export)!r}.")
     if page is not None and (page.suffix.lower() not in (".html", ".htm") or page.is_dir()):
@@ -247,7 +240,7 @@ def _report(args: argparse.Namespace) -> int:
         write_page(runs, page)
         written["page"] = [page]
     if args.figures is not None:
-        written["figures"] = draw(frame_of((data.folder, data.run) for data in runs), args.figures, formats)
+        written["figures"] = draw(frame_of((data.folder, data.run) for data in runs), args.figures, ("pdf", "png"))
     if args.export is not None:
         written["tables"] = export(runs, args.export)
     if args.open and page is not None and not webbrowser.open(page.resolve().as_uri()):

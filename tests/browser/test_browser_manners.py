@@ -93,6 +93,17 @@ def test_eight_methods_have_eight_colours_and_further_ones_another_dash(open_pag
     assert len(set(fills)) == 8
 
 
+@pytest.mark.parametrize(("width", "methods"), [(1440, 2), (390, 2), (1440, 8), (390, 4)])
+def test_numbers_on_bars_do_not_collide(open_page: Open, tmp_path: Path, width: int, methods: int) -> None:
+    write_page([make_data(f"method {place}", epochs=3, seed=place) for place in range(methods)], tmp_path / "bars.html")
+    page = open_page(tmp_path / "bars.html", viewport={"width": width, "height": 900})
+    boxes = [text.bounding_box() for text in page.locator("#method-bars .mark-text.role-mark text").all()]
+    spans = sorted((box["x"], box["x"] + box["width"]) for box in boxes if box)
+    assert len(spans) in (0, 4 * methods)
+    assert bool(spans) == (methods == 2)
+    assert all(right <= left for (_, right), (left, _) in pairwise(spans))
+
+
 def focused(page: Page) -> str:
     return str(
         page.evaluate("""() => {

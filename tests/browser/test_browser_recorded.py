@@ -69,6 +69,12 @@ def test_a_run_without_ages_has_no_hole_and_shows_what_differs(open_page: Open, 
     expect(page.locator("#class-charts svg")).to_have_count(1)
     page.locator("#pick-run").select_option(label=data.name)
     expect(page.locator("#class-charts svg")).to_have_count(0)
+    page.get_by_label("Class", exact=True).fill("class 2")
+    page.get_by_label("Class", exact=True).press("Enter")
+    page.get_by_label("Show b").uncheck()
+    titles = page.locator("#class-curves .role-title-text")
+    expect(titles).to_have_text(["Test accuracy", "Training accuracy"])  # weights that are all one say nothing
+    assert "Weight" not in page.locator("#class-table thead").inner_text()
 
 
 def test_a_page_of_streams_counts_steps(open_page: Open, tmp_path: Path) -> None:

@@ -378,7 +378,7 @@ def test_settings_and_the_command_to_repeat_it(open_page: Open, page_file: Path,
     expect(page.locator(".command button")).to_have_text("Copied")
     assert page.evaluate("() => navigator.clipboard.readText()") == runs[0].run.command
     assert "torch" in page.locator("#settings-body").inner_text()
-    assert rows(page, "#settings-body table", 0) == ["weighting", "seed", "rho"]
+    assert rows(page, "#settings-body table", 0) == ["weighting", "seed"]
 
 
 def test_choices_are_kept_in_the_address(open_page: Open, page: Page, page_file: Path, runs: list[RunData]) -> None:

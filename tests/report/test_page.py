@@ -63,6 +63,11 @@ def test_the_title_is_text() -> None:
     assert "<title>?</title>" in document({"runs": []}, "\udcff")
 
 
+def test_age_is_defined_at_the_top() -> None:
+    before, _, _ = document({"runs": []}, "x").partition("<main")
+    assert "one more for every epoch in a row in which it is wrong" in " ".join(before.split())
+
+
 def test_the_charts_do_without_eval_and_their_licences_are_kept() -> None:
     page = document({"runs": []}, "x")
     for name in ("Vega", "University of Washington", "D3", "Mike Bostock", "Redistribution and use"):

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aol.lab.settings import Settings
+from aol.records import METHOD_SETTINGS
 from aol.records.history import Answers, pack
 from aol.report.page import as_script
 from aol.report.payload import add_picture, payload
@@ -326,6 +328,23 @@ def test_classes_of_one_name_can_be_told_apart() -> None:
     assert names[:2] == ["cat", "cat (2)"]  # type: ignore[index]
     assert len(set(names)) == 4  # type: ignore[arg-type]
     assert len(names[2]) == 200  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ({}, ""),
+        ({"margin": "counts"}, "tau"),
+        ({"weighting": "aol", "margin": "error"}, "rho level fuse temper start mechanism divide_by gain"),
+        ({"scenario": "stream", "weighting": "cb"},
+         "stream period memory fraction beta temper start mechanism divide_by"),
+    ],
+)  # fmt: skip
+def test_settings_that_have_no_meaning_for_a_run_are_not_listed(given: dict[str, str], used: str) -> None:
+    run = payload([make_data(settings=Settings(**given).as_dict())])["runs"][0]  # type: ignore[arg-type,call-overload,index]
+    optional = {*METHOD_SETTINGS, "fraction", "stream", "period", "memory", "fuse", "conflicts"}
+    always = {"weighting", "margin", "loss", "mixup", "retrain", "seed"}
+    assert (run["settings"].keys() & optional) - always == {*used.split()}
 
 
 def test_settings_of_any_kind_are_shown_as_text() -> None:

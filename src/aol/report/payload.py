@@ -51,13 +51,15 @@ READINGS = {
     "train_margin": 1.0, "test_age": 0.5, "test_loss": 0.5, "test_margin": 1.0, "mean_age": 0.5,
 }  # fmt: skip
 
-_UNUSED = (  # a setting of `aol train`, a value, and what has no meaning then
-    ("scenario", "offline", ("fraction", "stream", "period", "memory", "threshold")),
-    ("weighting", "none", ("rho", "beta", "power", "temper", "level", "after", "factor", "fuse")),
-    ("margin", "none", ("tau", "margin_memory", "gain", "margin_steps")),
-    ("loss", "softmax", ("gamma",)),
-    ("retrain", 0, ("smoothing",)),
-    ("nuisance", "none", ("conflicts",)),
+_WEIGHTED = "cb aol cb+aol frequency error old jtt sample-error sample-loss aol-seen"
+_USED_BY = (  # a setting of `aol train`, some of its values, and the settings that have a meaning with these only
+    ("scenario", "arrival stream", "fraction"), ("scenario", "stream", "stream period memory threshold"),
+    ("nuisance", "tint patch", "conflicts"), ("loss", "focal", "gamma"),
+    ("weighting", _WEIGHTED, "mechanism divide_by start temper"), ("weighting", "aol cb+aol", "level fuse"),
+    ("weighting", "aol cb+aol error aol-seen", "rho"), ("weighting", "cb cb+aol", "beta"),
+    ("weighting", "frequency", "power"), ("weighting", "old jtt", "after factor"),
+    ("margin", "counts counts-seen probability probability-seen", "tau"), ("margin", "counts-seen", "margin_memory"),
+    ("margin", "probability error age", "gain"), ("margin", "probability probability-seen error age", "margin_steps"),
 )  # fmt: skip
 
 
@@ -140,7 +142,10 @@ def _summary(data: RunData, methods: Methods, details: dict[str, Json]) -> dict[
     kept = spread(len(run.epochs), POINTS)
     curves = {name: numbers(run.curves[name][kept], DIGITS) for name in sorted(run.curves.keys() - left_out)}
     simple = str | int | float | None  # in JSON; anything else becomes text
-    unused = {name for setting, value, own in _UNUSED if run.settings.get(setting) == value for name in own}
+    unused = {"smoothing"} if run.settings.get("retrain") == 0 else set()
+    for setting, values, names in _USED_BY:
+        if run.settings.get(setting) not in (None, *values.split()):
+            unused.update(names.split())
     settings = {
         _short(key): value if isinstance(value, simple) else str(value)
         for key, value in run.settings.items()
