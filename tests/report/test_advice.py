@@ -79,6 +79,13 @@ def test_advice_on_rare_classes_is_what_was_gained_here(differences: list[float]
     assert "--margin" not in rare.text
 
 
+def test_the_method_that_gained_is_not_told_that_nothing_did() -> None:
+    data = with_ages([1.1, 1.2, 1.1, 5.0, 7.0], [100, 90, 80, 5, 4], method="cb")
+    (rare,) = advise(data, Methods([MethodRow("", "cb", "none", 3, 0.8, 0.01, paired_gain([0.06, 0.07, 0.08]), {})]))
+    assert "Its method helps, cb gained +7.0 points of accuracy" in rare.text
+    assert "use it" not in rare.text
+
+
 def test_a_loop_of_ones_own_is_advised_in_names_of_the_library_and_not_told_that_it_weights() -> None:
     data = with_ages([1.1, 1.2, 1.1, 5.0, 7.0], [100, 90, 80, 5, 4], settings={"lr": 0.1})
     data.run.over_time["weight"] = np.tile([0.02, 0.5, 0.5, 2.0, 3.0], (12, 1))

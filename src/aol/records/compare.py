@@ -140,7 +140,7 @@ class Methods:
         gain, points = row.gain, 100 * row.gain.mean
         seeds = f"{gain.seeds} seeds" if gain.seeds > 1 else "one seed, so it may be chance"
         interval = "" if gain.interval is None else " to ".join(f"{100 * end:+.1f}" for end in gain.interval) + ", "
-        change, over = (f"gained {points:+.1f}", "over") if points > 0 else (f"lost {-points:.1f}", "against")
+        change, over = (f"gained {points:+.1f}", "over") if points > 0 else (f"lost {abs(points):.1f}", "against")
         return f"{row.name} {change} points of {self.measure} ({interval}{seeds}) {over} {row.baseline}"
 
     def answer(self) -> str:

@@ -206,7 +206,10 @@ def _classes(mask: Masks) -> str:
 
 def _remedy(data: RunData, rare: Masks, methods: Methods) -> str:
     """Say what may help rare classes: what helped here, where that is known."""
-    if methods.better and all(row.method != data.run.method for row in methods.better):
+    own = [row for row in methods.better if row.method == data.run.method]
+    if own:
+        return f"Its method helps, {methods.gain_text(own[0])}: more samples would help further."
+    if methods.better:
         return f"Here {methods.gain_text(methods.better[0])}: use it, or collect more samples.{methods.chosen}"
     weight = data.last("weight")
     known = np.zeros(0) if weight is None else weight[rare & np.isfinite(weight)]
