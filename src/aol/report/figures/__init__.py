@@ -36,7 +36,9 @@ def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] 
     names = unlike((f"heatmap-{file_name(name) or 'run'}" for name in methods), "-{}")
     written = []
     for name, figure in zip(names, figures, strict=True):
-        for kind in formats if figure is not None else ():
+        for kind in formats:
+            if figure is None:
+                continue
             written.append(Path(folder) / f"{name}.{kind}")
             write_atomically(written[-1], style.rendered(figure, kind))
     return written
