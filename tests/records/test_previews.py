@@ -92,7 +92,7 @@ def test_damaged_or_missing_previews_are_none(tmp_path: Path) -> None:
 def test_previews_beyond_five_megabytes_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "previews.safetensors"
     save_previews(tmp_path, range(600), image=lambda _: np.zeros((3, 80, 80), np.uint8))
-    assert list(read_previews(tmp_path).images) == list(range(len(read_previews(tmp_path).images)))
+    assert sorted(read_previews(tmp_path).images) == list(range(len(read_previews(tmp_path).images)))
     assert LARGEST - 100_000 < path.stat().st_size <= LARGEST
     save_previews(tmp_path, range(900), text=lambda _: "é" * 1900)
     assert 0 < len(read_previews(tmp_path).texts) < 600

@@ -128,18 +128,16 @@ def test_a_loop_that_stops_between_epochs_goes_on_exactly(tmp_path: Path) -> Non
     same_records(tmp_path / "straight", tmp_path / "parts", exact_means=True)
 
 
-def test_a_checkpoint_newer_than_the_records_leaves_a_gap_and_true_ages(tmp_path: Path) -> None:
+def test_a_checkpoint_newer_than_the_records_is_refused_and_the_record_stays(tmp_path: Path) -> None:
     ages = aol.SampleAges(LABELS, num_classes=4)
     recorder = aol.Recorder(tmp_path, ages, classes=NAMES)
     epoch_of(ages, recorder, 0)
-    for epoch in (1, 2):  # of these it is not told
-        ages.observe(torch.arange(30), aol.is_correct(answers(epoch), LABELS))
-        ages.advance()
-    epoch_of(ages, recorder, 3)
-    run = read_run(tmp_path)
-    assert run.epochs.tolist() == [1, 2, 3, 4]
-    assert np.isnan(run.curves["train_accuracy"]).tolist() == [False, True, True, False]
-    assert ages_over_time(samples_of(tmp_path))[-1] == ages.age.tolist()
+    before = (tmp_path / "run.json").read_bytes()
+    ages.observe(torch.arange(30), aol.is_correct(answers(1), LABELS))  # of this epoch it is not told
+    ages.advance()
+    with pytest.raises(ValueError, match="record up to epoch 1, and the ages are in epoch 3"):
+        epoch_of(ages, recorder, 2)
+    assert (tmp_path / "run.json").read_bytes() == before
 
 
 SCRIPT = """

@@ -10,11 +10,10 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from aol import metrics
 from aol._values import unlike
 from aol.records import METHOD_SETTINGS
 from aol.records.metrics import MEASURES, at_the_end, is_stream
-from aol.records.record import Ints, Run, nan_mean
+from aol.records.record import Run, nan_mean
 from aol.records.table import RunFrame, differing_settings, told_apart
 from aol.stats import Gain, holm, paired_gain
 
@@ -259,18 +258,3 @@ def _apart(by_run: pd.DataFrame) -> float:
         return math.inf
     apart = (by_run["balanced_accuracy"] - by_run["accuracy"]).abs().max()
     return math.inf if math.isnan(apart) else float(apart)
-
-
-def parts(counts: Sequence[int] | Ints) -> dict[str, Ints]:
-    """Return the classes of head, middle and tail by name: the parts of `aol.metrics.thirds` that have a class.
-
-    A set that is about balanced, as that of a stream whose head moves, is one part.
-
-    >>> {name: classes.tolist() for name, classes in parts([9, 5, 5, 1]).items()}
-    {'head': [0], 'middle': [1, 2], 'tail': [3]}
-    """
-    if not metrics.has_tail(counts):
-        return {"all": np.arange(len(counts))}
-    third = metrics.thirds(counts).numpy()
-    chosen = {name: np.flatnonzero(third == number) for number, name in enumerate(("head", "middle", "tail"))}
-    return {name: classes for name, classes in chosen.items() if len(classes)}

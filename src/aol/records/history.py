@@ -1,8 +1,6 @@
 """Every sample over time: right or wrong in each epoch (one bit), and the last and mean prediction.
 
-`Answers` has the bits of one run, from which all ages follow: 200 epochs of a million samples are 25 MB. Bit `i % 8` of
-byte `i // 8`, counted from the lowest, belongs to sample i. `SampleHistory` has a leading run axis and stays on the
-training device; `aol.records.samples` writes one run to a file.
+Bit `i % 8` of byte `i // 8`, counted from the lowest, belongs to sample i: 200 epochs of a million samples are 25 MB.
 """
 
 from __future__ import annotations
@@ -80,12 +78,12 @@ class Answers:
             pass
         return age
 
-    def _begin(self) -> Ints:
-        return np.full(self.size, int(not self.grows), np.int32) if self.start is None else self.start
-
     def ages(self, rows: npt.NDArray[np.int64]) -> Ints:
         """Return the ages of some samples after every epoch, `int32 [E, len(rows)]`; 0 where never seen."""
         return np.array([age for _, _, age in self.epochs(rows)], np.int32).reshape(len(self), len(rows))
+
+    def _begin(self) -> Ints:
+        return np.full(self.size, int(not self.grows), np.int32) if self.start is None else self.start
 
 
 def _unpack(row: Bytes, size: int) -> Truths:
@@ -121,8 +119,7 @@ def answer(logits: Tensor, label: Tensor) -> Tensor:
 class SampleHistory:
     """The predictions of R runs for N samples, over time; `absent` as in `SampleAges`.
 
-    Call `observe` with predictions, then `advance` with the ages once per epoch. Collective under
-    `torch.distributed`: each process observes its share; if two saw the same sample, the higher rank counts.
+    Collective under `torch.distributed`: each process observes its share; of one sample the higher rank counts.
 
     >>> record = SampleHistory(1, 2, absent="keep", device=torch.device("cpu"))
     >>> record.observe(torch.tensor([1]), answer(torch.tensor([[[1.0986123, 0.0]]]), torch.tensor([[1]])))
@@ -151,24 +148,27 @@ class SampleHistory:
         for name, value in {} if answers is None else dict(zip(ANSWER, answers, strict=True)).items():
             self._values[name].scatter_(1, place, value.to(self._values[name]))
 
-    def advance(self, age: Tensor, *, skipped: int = 0, group: _distributed.Group = None) -> None:
-        """End the epoch; its ages are `age [R, N]`. `skipped`: number of epochs before it without observation."""
+    def advance(self, age: Tensor, *, group: _distributed.Group = None) -> None:
+        """End the epoch; its ages are `age [R, N]`."""
         values, age = self._values, age.to(self._now.device)  # the device may have changed
         self._exchange(group)
         known = self._now & ~values["confidence"].isnan()
         if not bool(self._now.any()):  # no observation: derive what was seen from the ages
             self._now = age > 0 if self._grows else (age == 1) | (age != values["age"])
         right = self._now & (age == 1)
-        if skipped:
+        if not len(self):  # ages of a record that begins late do not follow from its bits alone
+            values.pop("start", None)
             older = self._now | (age > 1) if self._grows else self._now
-            self._skip(skipped, torch.where(right, 1, torch.where(older, age - 1, age)))
+            before = torch.where(right, 1, torch.where(older, age - 1, age)).to(torch.int32)
+            values |= {"start": before} if bool((before > 1).any()) else {}
         values["times"] += known
         for name in _MEANS:
             value = values[name.removeprefix("mean_")]
             values[name] += torch.where(known, (value - values[name]) / values["times"], 0.0)
         self._weigh(known, right)
         self._vote(known & ~right)
-        self._write(right, self._now)
+        for name, truths in (("right", right), ("seen", self._now)):
+            self._bits[name].append(pack(truths.cpu().numpy()))
         values["age"] = age.to(torch.int32, copy=True)
         self._now = torch.zeros_like(self._now)
 
@@ -190,26 +190,6 @@ class SampleHistory:
         chosen = wrong & (lead == 0)
         suggested.copy_(torch.where(chosen, prediction, suggested))
         lead += torch.where(wrong, torch.where(chosen | (prediction == suggested), 1, -1), 0)
-
-    def _write(self, right: Tensor, seen: Tensor) -> None:
-        self._bits["right"].append(pack(right.cpu().numpy()))
-        self._bits["seen"].append(pack(seen.cpu().numpy()))
-
-    def _skip(self, epochs: int, age: Tensor) -> None:
-        """Add epochs without observation, such that they lead from the last known ages to these.
-
-        Before the first epoch, these ages are the start of the record.
-        """
-        if not len(self):
-            self._values["start"] = age.to(torch.int32)
-            return
-        before = self._values["age"]
-        unseen = (age == before) & (age > 1) & (not self._grows)
-        resets = (age <= epochs) & (age > 0) & ~unseen
-        wrong_for = torch.where(resets, age - 1, age - before)
-        for left in range(epochs - 1, -1, -1):
-            wrong = wrong_for > left
-            self._write(resets & ~wrong, wrong | resets)
 
     def _exchange(self, group: _distributed.Group) -> None:
         rank, world = _distributed.world(group)
@@ -233,16 +213,14 @@ class SampleHistory:
 
     def answers(self, run: int) -> Answers:
         """Return every answer to one run's samples."""
-        tensors = self.tensors(run)
-        seen, start = (tensors[name].numpy() if name in tensors else None for name in ("seen", "start"))
-        return Answers(tensors["right"].numpy(), seen, self._now.shape[1], self._grows, start)
+        state = {name: value.cpu().numpy() for name, value in self._state(run).items()}
+        return Answers(state["right"], state.get("seen"), self._now.shape[1], self._grows, state.get("start"))
 
     def tensors(self, run: int) -> dict[str, Tensor]:
         """Return the tensors of one run, for a file."""
         tensors = {name: value.cpu() for name, value in self._state(run).items() if name != "age"}
-        return tensors | {
-            name: tensors[name].masked_fill(tensors["times"] == 0, torch.nan) for name in (*_MEANS, MARGIN[0])
-        }
+        unknown = tensors["times"] == 0
+        return tensors | {name: tensors[name].masked_fill(unknown, torch.nan) for name in (*_MEANS, MARGIN[0])}
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state between two epochs, as tensors."""
@@ -259,9 +237,6 @@ class SampleHistory:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Load a state with the same number of runs and samples."""
-        if state["age"].shape != self._now.shape:
-            shape, own = list(state["age"].shape), list(self._now.shape)
-            raise ValueError(f"The state is of {shape} runs and samples, not {own}.")
         device, full = self._now.device, pack(np.ones(self._now.shape, bool))
         self._bits["right"] = list(state["right"].cpu().numpy())
         self._bits["seen"] = list(state["seen"].cpu().numpy()) if "seen" in state else [full] * len(self)

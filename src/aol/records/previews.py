@@ -1,13 +1,9 @@
-"""What is shown of some samples: small pictures, or text and short rows of a table, kept in the folder of a run.
-
-The data need not be at hand where they are shown. Only samples that are worth looking at are kept.
-"""
+"""What is shown of some samples, kept in the folder of a run: small pictures, or text and short rows of a table."""
 
 from __future__ import annotations
 
+import io
 import json
-import struct
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -30,14 +26,9 @@ Description: TypeAlias = "str | list[list[str]]"
 
 
 class Previews(NamedTuple):
-    """What is kept of a run's samples, by the row of the sample.
+    """What is kept of a run's samples, by the row of the sample: pictures, and texts or `[name, value]` pairs."""
 
-    Args:
-        images: small pictures, `uint8 [1 or 3, H, W]`; `png` makes a file's content of one.
-        texts: a text, or `[name, value]` pairs.
-    """
-
-    images: dict[int, Tensor]
+    images: dict[int, Tensor]  # uint8 [1 or 3, H, W]
     texts: dict[int, Description]
 
 
@@ -55,24 +46,18 @@ def save_previews(
     """
     from safetensors.torch import save
 
-    images: dict[int, Tensor] = {}
+    images: dict[str, Tensor] = {}
     texts: dict[int, Description] = {}
-    left = LARGEST - 2**16  # for rows and shapes
+    left = LARGEST - 1000
     for row in rows:
         picture, words = image and thumbnail(image(row)), text and described(text(row))
-        left -= (0 if picture is None else picture.numel()) + len(json.dumps({row: words}))
+        left -= 100 + (0 if picture is None else picture.numel()) + len(json.dumps({row: words}))
         if left < 0:
             break
-        images |= {} if picture is None else {row: picture}
+        images |= {} if picture is None else {str(row): picture}
         texts |= {} if words is None else {row: words}
-    with torch.device("cpu"):  # whatever the default is
-        tensors = {
-            "row": torch.tensor(list(images), dtype=torch.int64),
-            "shape": torch.tensor([picture.shape for picture in images.values()], dtype=torch.int64).reshape(-1, 3),
-            "pixels": torch.cat([torch.empty(0, dtype=torch.uint8), *(picture.ravel() for picture in images.values())]),
-            "texts": torch.frombuffer(bytearray(json.dumps(texts).encode()), dtype=torch.uint8),
-        }
-    write_atomically(folder / file, save(tensors))
+    images["texts"] = torch.frombuffer(bytearray(json.dumps(texts).encode()), dtype=torch.uint8)
+    write_atomically(folder / file, save(images))
 
 
 def read_previews(folder: Path, file: str = FILE) -> Previews:
@@ -80,17 +65,14 @@ def read_previews(folder: Path, file: str = FILE) -> Previews:
     from safetensors.torch import load
 
     try:
-        tensors = load(read_regular(folder / file, LARGEST))
-        shapes = tensors["shape"].tolist()
+        images = load(read_regular(folder / file, LARGEST))
+        texts = json.loads(images.pop("texts").numpy().tobytes())
+        shapes = [picture.shape for picture in images.values()]
         if not all(c in (1, 3) and 0 < h <= SIDE and 0 < w <= SIDE for c, h, w in shapes):
             return Previews({}, {})
-        parts = torch.split(tensors["pixels"].to(torch.uint8), [c * h * w for c, h, w in shapes])
-        pictures = [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
-        texts = {
-            int(row): words if isinstance(words, str) else [[str(name), str(value)] for name, value in words]
-            for row, words in json.loads(tensors["texts"].numpy().tobytes()).items()
-        }
-        return Previews(dict(zip(tensors["row"].tolist(), pictures, strict=True)), texts)
+        pairs = {row: own if isinstance(own, str) else [[str(n), str(v)] for n, v in own] for row, own in texts.items()}
+        pictures = {int(row): picture.to(torch.uint8) for row, picture in images.items()}
+        return Previews(pictures, {int(row): own for row, own in pairs.items()})
     except Exception:  # the run can be read without it
         return Previews({}, {})
 
@@ -153,14 +135,11 @@ def png(pixels: Tensor) -> bytes:
     >>> png(torch.zeros(1, 8, 8, dtype=torch.uint8))[:8]
     b'\x89PNG\r\n\x1a\n'
     """
-    channels, height, width = pixels.shape
-    lines = F.pad(pixels.permute(1, 2, 0).reshape(height, -1), (1, 0))  # 0: no filter, then the pixels of the line
-    header = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.numpy().tobytes(), 9)), (b"IEND", b""))
-    parts = [
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+    from PIL import Image
+
+    content = io.BytesIO()
+    Image.fromarray(pixels.permute(1, 2, 0).squeeze(2).numpy()).save(content, "PNG", optimize=True)
+    return content.getvalue()
 
 
 # Text and rows of tables

@@ -133,7 +133,7 @@ class Recorder:
         self._history: SampleHistory | None = None
         self._image: Any = None
         self._describe = describe
-        self._names: bytes | None = None
+        self._names: list[str] | None = None
         if isinstance(ages, SampleAges):
             self._history = SampleHistory(1, ages.num_samples, absent=ages.absent, device=ages.device)
             self._counts = torch.bincount(ages.labels, minlength=ages.num_classes).tolist()
@@ -168,7 +168,7 @@ class Recorder:
         for what, given in (("images", images), ("names", names)):
             if hasattr(given, "__len__") and len(given) != size:
                 raise ValueError(f"{what} must be {size}, one a sample, not {len(given)}.")
-        self._names = None if names is None else samples.as_json([os.fspath(name) for name in names])
+        self._names = None if names is None else [os.fspath(name) for name in names]
         self._image = _reader(images)
         if self._image is not None:
             thumbnail(self._image(0))  # better now than after an hour
@@ -242,11 +242,13 @@ class Recorder:
         curves, by_class = (own | more for own, more in zip(self._readings(), given, strict=True))
         kept = record.first(int((record.epochs < ages.epoch).sum()))
         last = int(kept.epochs[-1]) if len(kept.epochs) else 0
-        epochs = np.r_[kept.epochs, (last + 1 if last else ages.epoch) : ages.epoch + 1]
+        if last and last + 1 != ages.epoch:
+            gap = f"{self.folder} has a record up to epoch {last}, and the ages are in epoch {ages.epoch}"
+            raise ValueError(f"{gap}: call advance() after each ages.advance(), or choose another folder.")
+        epochs = np.append(kept.epochs, ages.epoch)
         if self._history is not None:
             self._history.cut(len(kept.epochs))
-            skipped = ages.epoch - last - 1 if self._writes else 0
-            self._history.advance(ages.age[None], skipped=skipped, group=self._group)
+            self._history.advance(ages.age[None], group=self._group)
         row = {name: value.numpy() for name, value in by_class.items()}
         over_curves = _appended(kept.curves, {name: value.numpy() for name, value in curves.items()}, len(epochs))
         over_time = _appended(kept.over_time, row, len(epochs), len(self._classes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from torch import Tensor, from_numpy
 
 from aol._files import NotRegularError, read_json, write_atomically, write_if_changed
-from aol.records.history import MARGIN, MEASURED, VOTES, Answers, SampleHistory
+from aol.records.history import MEASURED, Answers, SampleHistory
 from aol.records.record import DamagedRunError, Ints
 
 Shorts = npt.NDArray[np.int32]
@@ -32,17 +32,13 @@ def write_samples(path: Path, tensors: Mapping[str, Tensor], *, run: str, absent
     write_atomically(path, save(columns, metadata={"absent": absent}))
 
 
-def as_json(names: Sequence[str | int]) -> bytes:
-    """Return the content of the file of names; a path that is not UTF-8 is read back as it was."""
-    return json.dumps(names, indent=1, ensure_ascii=False).encode(errors="backslashreplace")
-
-
-def write_names(folder: Path, names: bytes | None) -> None:
-    """Write what the samples of one run are called, as `as_json` gives it; None: they go by their numbers."""
+def write_names(folder: Path, names: Sequence[str | int] | None) -> None:
+    """Write what the samples of one run are called; None: they go by their numbers."""
     if names is None:
         (folder / IDS).unlink(missing_ok=True)  # of a run before
-    else:
-        write_if_changed(folder / IDS, names)
+    else:  # a path that is not UTF-8 is read back as it was
+        content = json.dumps(names, indent=1, ensure_ascii=False).encode(errors="backslashreplace")
+        write_if_changed(folder / IDS, content)
 
 
 @dataclass(frozen=True)
@@ -70,11 +66,8 @@ class SampleTable:
         return len(self.label)
 
 
-COLUMNS = {
-    "index": "i8", "label": "i8", "age": "i4", "ema": "f4", "prediction": "i4", "confidence": "f4", "top": "f4",
-    "other": "f4", "mean_confidence": "f4", "mean_other": "f4", "mean_margin": "f4", "margin_weight": "f4",
-    "times": "i4", "suggested": "i4", "lead": "i4",
-}  # fmt: skip
+_KINDS = {"Ints": "i8", "Shorts": "i4", "Reals": "f4"}
+COLUMNS = {own.name: _KINDS[own.type] for own in fields(SampleTable) if own.type in _KINDS}  # name → type
 
 
 def write_tested(path: Path, answers: Tensor, *, run: str) -> None:
@@ -104,8 +97,7 @@ def surest_mistakes(answers: Reals) -> Ints:
     ordered = label[order][by_class]
     turn = np.empty(len(order), np.int64)
     turn[by_class] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
-    ordered_rows: Ints = order[np.argsort(turn, kind="stable")]
-    return ordered_rows
+    return np.asarray(order[np.argsort(turn, kind="stable")])
 
 
 def _read(path: Path, run: str) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
@@ -122,7 +114,7 @@ def _read(path: Path, run: str) -> tuple[dict[str, npt.NDArray[Any]], dict[str, 
             about = file.metadata() or {}
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise DamagedRunError(f"{path}: not a whole file of samples.") from error
-    if "run" in tensors and tensors["run"].tobytes() != run.encode():
+    if "run" not in tensors or tensors["run"].tobytes() != run.encode():
         raise DamagedRunError(f"{path}: it is of another run than {run}, in the folder of which it is.")
     return tensors, about
 
@@ -132,8 +124,6 @@ def read_samples(path: Path, run: str) -> SampleTable | None:
     tensors, about = _read(path, run)
     if not tensors:
         return None
-    if "suggested" not in tensors and {*COLUMNS} - {*MARGIN, *VOTES} <= tensors.keys():
-        tensors |= _before_0_3(tensors)
     size, right = len(tensors.get("label", ())), tensors.get("right", np.zeros(0))
     shapes = dict.fromkeys((*COLUMNS, "start"), (size,)) | {"right": (len(right), -(-size // 8)), "seen": right.shape}
     wrong = {name for name, shape in shapes.items() if name in tensors and tensors[name].shape != shape}
@@ -145,17 +135,6 @@ def read_samples(path: Path, run: str) -> SampleTable | None:
     columns = {name: tensors[name].astype(kind, copy=False) for name, kind in COLUMNS.items()}
     answers = Answers(right, tensors.get("seen"), size, grows=about.get("absent") == "grow", start=tensors.get("start"))
     return SampleTable(**columns, answers=answers)
-
-
-def _before_0_3(tensors: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """Return what files of 0.2 do not have, as well as their other tensors tell it."""
-    own, other, size = tensors["mean_confidence"], tensors["mean_other"], len(tensors["label"])
-    suggested = np.where(tensors["prediction"] != tensors["label"], tensors["prediction"], -1)
-    weight = np.full(size, 1e-6, np.float32) * tensors["times"]
-    return {
-        "mean_margin": (other - own) / (other + own), "margin_weight": weight, "suggested": suggested,
-        "lead": np.zeros(size, np.int32),
-    }  # fmt: skip
 
 
 def restore_history(history: SampleHistory, folder: Path, run: str, labels: Tensor) -> None:
@@ -180,7 +159,6 @@ def read_ids(folder: Path, size: int) -> list[str | int] | None:
         return None
     except (NotRegularError, ValueError) as error:
         raise DamagedRunError(f"{path}: it cannot be read: {error}.") from error
-    names = names.get("ids") if isinstance(names, dict) else names  # 0.2 wrote a checksum, too
     if not isinstance(names, list) or len(names) != size or not all(isinstance(name, str | int) for name in names):
         raise DamagedRunError(f"{path}: not the names of {size} samples.")
     return names

@@ -84,8 +84,7 @@ def _write_samples(loop: Loop, pair: AnyPair, row: int, folder: Path, *, finishe
     assert isinstance(loop.ages, SampleAges)
     kept, index, ema = loop.samples.tensors(row), loop.pool[row], loop.ages.ema[row]
     if finished or not (folder / samples.IDS).exists():  # a million names are many, and they stay the same
-        names = loop.train.names(index)
-        samples.write_names(folder, None if names is None else samples.as_json(names))
+        samples.write_names(folder, loop.train.names(index))
     columns = {"index": index, "label": loop.labels, "age": loop.ages.age[row], "ema": ema, **kept}
     samples.write_samples(folder / samples.FILE, columns, run=loop.runs[row].run_id, absent=loop.ages.absent)
     if finished:  # pictures of the oldest and most suspicious samples, for reports
