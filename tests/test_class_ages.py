@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import pytest
 import torch
@@ -98,43 +97,6 @@ def test_classes_that_are_equally_good_are_not_below_their_mean(right):
     ages.observe(torch.arange(7).repeat(10), torch.arange(70) < 7 * right)
     ages.advance()
     assert ages.age.tolist() == [1] * 7
-
-
-# Thresholds that stay at zero
-
-
-def steps_at_zero(ages, steps: int, right=(True, False, False)) -> None:
-    for _ in range(steps):
-        ages.observe([0, 1, 2], torch.tensor(right).expand(*ages.rho.shape, 3))
-        ages.advance()
-
-
-@pytest.mark.parametrize("rho", [0.1, [0.0, 0.5]])
-def test_a_threshold_that_stays_at_zero_is_warned_of(rho):
-    ages = aol.ClassAges(3, rho=rho)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        steps_at_zero(ages, 2)
-        steps_at_zero(ages, 1, (True, True, False))  # a step with another threshold starts the count anew
-        steps_at_zero(ages, 2)
-    with pytest.warns(UserWarning, match=r"threshold was 0 .*positive-median") as told:
-        steps_at_zero(ages, 9)
-    assert len(told) == 1
-
-
-@pytest.mark.parametrize(
-    ("rule", "right"),
-    [
-        ("median", (False, False, False)),  # nothing has been learnt: no class is behind the others
-        ("positive-median", (True, False, False)),
-        ("mean", (True, False, False)),
-        (0.0, (True, False, False)),  # what the user wants
-    ],
-)
-def test_other_thresholds_are_not_warned_of(rule, right):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        steps_at_zero(aol.ClassAges(3, threshold=rule), 9, right)
 
 
 def test_a_class_that_is_not_observed_keeps_its_age_and_accuracy_while_its_ema_goes_on():

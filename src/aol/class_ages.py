@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -16,8 +15,6 @@ from aol.ages import mean_one
 from aol.criteria import class_age_step
 
 Threshold: TypeAlias = str | float | Callable[[Tensor], float | Tensor]
-
-_MANY = 3  # steps in a row with a threshold of zero: then a warning
 
 
 class ClassCounts(State):
@@ -36,9 +33,8 @@ class ClassCounts(State):
     def observe(self, label: _check.Integers, correct: _check.Truths, *, times: _check.Integers | None = None) -> None:
         """Count predictions until `advance`.
 
-        `label` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis. Repeats count repeatedly;
-        `times`, `[B]` or `[R, B]`, gives a count for each prediction. Values outside their range raise an error;
-        tensors on a CUDA device are not read, and `advance` raises it.
+        `label` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis; `times`, like `label`, gives a
+        count for each prediction. Values outside their range raise an error; on a CUDA device, `advance` raises it.
         """
         where, inside = self._places("label", label, self.num_classes, "classes, by num_classes")
         right, inside = self._truths(correct, inside, "label")
@@ -61,15 +57,11 @@ class ClassCounts(State):
         return self._out(self._class_weight())
 
     def weight(self, label: _check.Integers) -> Tensor:
-        """Return the class weight of each label, `float32 [B]` or `[R, B]`; `label` is `[B]` or `[R, B]`.
-
-        An IndexError for a label outside the classes; on a CUDA device, whose values are not read, NaN.
-        """
+        """Return the class weight of each label, `float32 [B]` or `[R, B]`; on a CUDA device NaN for one outside."""
         where, inside = self._places("label", label, self.num_classes, "classes, by num_classes")
         return self._out(self._class_weight().gather(1, where).masked_fill(~inside, torch.nan))
 
     def _class_weight(self) -> Tensor:
-        """Return the means that make the weights, divided by their mean, `float32 [R, C]`; one for `rho = 0`."""
         return mean_one(getattr(self, self._smoothed)).masked_fill(self._rho == 0, 1.0)
 
     def _settings(self) -> dict[str, object]:
@@ -86,21 +78,17 @@ class ClassAges(ClassCounts):
         \end{cases} \qquad w_c = \frac{\bar a_c}{\frac{1}{C} \sum_k \bar a_k}
 
     Args:
-        num_classes: C. All labels must be below it.
-        rho: smoothing rate of ages, in [0, 1]. `rho = 0` means uniform weights. A vector of R numbers gives
-            every state and weight a leading run axis, and `observe` then takes `correct [R, B]`.
-        threshold: τ: "median" of the accuracies of the observed classes (for an even number, the mean of the middle
-            two); "positive-median", the same but never zero, so that a class at accuracy 0 always grows older; "mean"
-            of these accuracies; a number in [0, 1]; or a function from the accuracies `float64 [C]`, NaN where unseen,
-            to a number, which is not called in a step without observations. With a run axis, also a list of these,
-            one per run.
-        device: device of the state.
+        num_classes: C.
+        rho: smoothing rate of ages, in [0, 1]. `rho = 0` means uniform weights. A vector of R numbers gives every
+            state and weight a leading run axis, and `observe` then takes `correct [R, B]`.
+        threshold: τ: "median" or "mean" of the accuracies of the observed classes; "positive-median", which is never
+            zero: if more than half of the classes are at accuracy 0, so is the median, and no class grows older; a
+            number in [0, 1]; or a function from the accuracies `float64 [C]`, NaN where unseen, to a number. With a
+            run axis, also a list of these, one per run.
+        device: of the state.
 
     A `torch.nn.Module` without parameters. Under `torch.distributed` each process observes its share, and `advance`
-    (collective) adds the counts. Repeated samples count repeatedly.
-
-    If more than half of the classes are at accuracy 0, their median is 0, and no class grows older. `advance` warns
-    when that lasts.
+    (collective) adds the counts.
 
     >>> ages = ClassAges(3, rho=0.5)
     >>> for _ in range(2):
@@ -126,9 +114,8 @@ class ClassAges(ClassCounts):
     ) -> None:
         super().__init__(num_classes, rho=rho, device=device)
         runs, shape = len(self._rho), (len(self._rho), self.num_classes)
-        rules: Sequence[Any] = (
-            list(threshold) if isinstance(threshold, list | tuple) and not self._single else [threshold] * runs
-        )
+        several = isinstance(threshold, list | tuple) and not self._single
+        rules: Sequence[Any] = threshold if several else [threshold] * runs  # type: ignore[assignment]
         if len(rules) != runs:
             raise ValueError(f"threshold must be one rule, or one for each of the {runs} runs, not {len(rules)} rules.")
         self._rules = [_checked_rule(rule) for rule in rules]
@@ -136,7 +123,6 @@ class ClassAges(ClassCounts):
         self._add("_ema", shape, 1, torch.float32)
         self._add("_last_accuracy", shape, torch.nan, torch.float64)
         self._add("_last_threshold", (runs,), torch.nan, torch.float64)
-        self._add("_zeros", (runs,), 0, torch.int64)  # steps in a row whose threshold was zero
 
     @property
     def age(self) -> Tensor:
@@ -170,8 +156,6 @@ class ClassAges(ClassCounts):
         self._last_accuracy.copy_(torch.where(observed, accuracy, self._last_accuracy))
         self._last_threshold.copy_(torch.where(observed.any(1), tau, self._last_threshold))
         self._end()
-        if _distributed.world(group)[0] == 0:
-            self._warn_of_zeros(accuracy, tau)
 
     def _threshold(self, accuracy: Tensor) -> Tensor:
         """Return τ of each run; each rule is asked once, for all its runs."""
@@ -180,18 +164,6 @@ class ClassAges(ClassCounts):
             rows = [row for row, own in enumerate(self._rules) if own == rule]
             tau[rows] = _tau(rule, accuracy[rows])
         return tau
-
-    def _warn_of_zeros(self, accuracy: Tensor, tau: Tensor) -> None:
-        """Warn when classes at accuracy 0 are not below a threshold of 0 for several steps, while others are better."""
-        wanted = torch.tensor([isinstance(rule, float) for rule in self._rules], device=tau.device)
-        zero = (tau == 0) & (accuracy == 0).any(1) & (accuracy > 0).any(1) & ~wanted
-        self._zeros.copy_(torch.where(zero, self._zeros + 1, 0))
-        if bool((self._zeros == _MANY).any()):
-            warnings.warn(
-                f"The threshold was 0 in {_MANY} steps in a row, so that classes at accuracy 0 do not grow older. Use "
-                "threshold='positive-median' (a class at 0 always grows older), 'mean' or a number.",
-                stacklevel=3,
-            )
 
     def _settings(self) -> dict[str, object]:
         return {**super()._settings(), "threshold": ["a function" if callable(rule) else rule for rule in self._rules]}
@@ -218,11 +190,7 @@ def _tau(rule: Threshold, accuracy: Tensor) -> Tensor:
 
 
 def _median(value: Tensor) -> Tensor:
-    """Return the median of each row, ignoring NaN; for an even number, the mean of the middle two.
-
-    >>> _median(torch.tensor([[0.1, 0.4, torch.nan, 0.2, 0.9]], dtype=torch.float64))
-    tensor([0.3000], dtype=torch.float64)
-    """
+    """Return the median of each row, ignoring NaN; for an even number, the mean of the middle two."""
     ordered = value.sort(1).values  # NaN sorts last
     count = (~value.isnan()).sum(1, keepdim=True)
     low = ordered.gather(1, ((count - 1) // 2).clamp_min(0))
@@ -231,13 +199,8 @@ def _median(value: Tensor) -> Tensor:
 
 
 def _mean(value: Tensor) -> Tensor:
-    """Return the mean of each row of accuracies, ignoring NaN; rounded down to 2 ** -44.
-
-    Sums of whole numbers do not depend on their order: classes with equal accuracies are never below their mean.
-
-    >>> _mean(torch.tensor([[0.5, 0.25, torch.nan, 0.75]], dtype=torch.float64))
-    tensor([0.5000], dtype=torch.float64)
-    """
+    """Return the mean of each row of accuracies, ignoring NaN."""
+    # A sum of whole numbers, rounded down: classes with equal accuracies are never below their mean.
     scale = 2.0**44
     total = (value.nan_to_num(0.0) * scale).floor().to(torch.int64).sum(1)
     count = (~value.isnan()).sum(1)

@@ -42,14 +42,13 @@ class Indexed(Dataset[object]):
         return self._named(self.dataset[place], place)
 
     def __getitems__(self, indices: Sequence[int]) -> list[object]:
-        """Return several items, with the data set's own `__getitems__` if it has one."""
+        """Return several items, by the data set's own `__getitems__` if it has one."""
         places = [self._place(index) for index in indices]
         many = getattr(self.dataset, "__getitems__", None)
         items = many(places) if many else map(self.dataset.__getitem__, places)
         return [self._named(item, place) for item, place in zip(items, places, strict=True)]
 
     def _place(self, index: object) -> int:
-        """Return a non-negative index."""
         place = operator.index(index)  # type: ignore[arg-type]
         if not -len(self) <= place < len(self):
             raise IndexError(f"index must lie in 0 to {len(self) - 1}, not {place}.")

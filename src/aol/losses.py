@@ -22,7 +22,7 @@ def softmax_loss(logits: Tensor, target: Tensor, *, offset: Tensor | None = None
     Args:
         logits: `[B, C]` or `[R, B, C]`.
         target: labels, `[B]` or `[R, B]`, or floating-point soft targets, `[B, C]` or `[R, B, C]` (mixup, smoothing).
-        offset: added to the logits, `[C]` or `[R, C]`: from `logit_offsets` or `Margins.offsets`. For training only.
+        offset: added to the logits, `[C]` or `[R, C]`, in training: from `logit_offsets` or `Margins.offsets`.
 
     >>> softmax_loss(torch.tensor([[0.0, 0.0], [3.0, 0.0]]), torch.tensor([0, 1]))
     tensor([0.6931, 3.0486])
@@ -79,12 +79,11 @@ def weighted_mean(
     .. math:: \frac{\sum_i w_i \ell_i}{\sum_i w_i} \;\text{("weight")} \qquad \text{or} \qquad
         \frac{\sum_i w_i \ell_i}{B} \;\text{("count")}
 
-    A total weight of zero gives a loss and a gradient of zero. A sample of weight zero is ignored, even if its loss is
-    infinite or NaN.
+    A total weight of zero gives a loss and a gradient of zero; a sample of weight zero is ignored, even with a loss of
+    NaN.
 
     Args:
-        loss: `[B]` or `[R, B]`.
-        weight: `[B]` or `[R, B]`; gets no gradient.
+        loss, weight: `[B]` or `[R, B]`; weights get no gradient.
         divide_by: "weight" (the paper), or "count", the batch size (the paper's code for sigmoid and focal losses).
         total: another divisor, if this batch is a part of a larger one: see `loss_total`.
 
@@ -122,8 +121,7 @@ def loss_total(
     r"""Return the divisor of `weighted_mean` with which micro-batches and processes equal one large batch.
 
     Pass the weights of all micro-batches of one optimiser step on this process. The result is their sum over all
-    processes, divided by the number of processes, because DDP averages gradients. Collective under
-    `torch.distributed`. Backpropagate the losses of the micro-batches without scaling.
+    processes (collective), divided by their number, because DDP averages gradients. Do not scale the losses.
 
     >>> first, second = torch.tensor([1.0, 2.0]), torch.tensor([5.0])
     >>> whole = loss_total([first, second])
@@ -148,8 +146,6 @@ def loss_total(
 def sigmoid_bias(num_classes: int) -> float:
     """Return the initial bias of a sigmoid or focal classifier, -log(C - 1): each class has odds 1 : C - 1.
 
-    Set it with `torch.nn.init.constant_(layer.bias, sigmoid_bias(num_classes))`.
-
     >>> round(sigmoid_bias(10), 4)
     -2.1972
     """
@@ -157,9 +153,7 @@ def sigmoid_bias(num_classes: int) -> float:
 
 
 def is_correct(logits: Tensor, target: Tensor) -> Tensor:
-    """Return which samples are predicted right, bool `[B]` or `[R, B]`: the largest logit is that of the target.
-
-    A sample with NaN logits or targets is wrong. For soft targets, the label is the largest.
+    """Return which samples are predicted right, bool `[B]` or `[R, B]`; those with NaN logits or targets are not.
 
     >>> is_correct(torch.tensor([[2.0, 1.0], [0.0, torch.nan]]), torch.tensor([0, 1]))
     tensor([ True, False])
@@ -199,10 +193,7 @@ def with_offset(logits: Tensor, offset: Tensor) -> Tensor:
 
 
 def _target(z: Tensor, target: Tensor, *, add_up: bool = True) -> Tensor:
-    """Return labels `int64` with the shape of the loss, or soft targets with type and shape of the logits.
-
-    Soft targets must be probabilities; `add_up`: of one class, whose sum is one.
-    """
+    """Return labels `int64` with the shape of the loss, or soft targets like the logits; `add_up`: to one."""
     given = _check.moved(target if isinstance(target, Tensor) else _check.real("target", target), z.device)
     soft = given.is_floating_point()
     shape = z.shape if soft else z.shape[:-1]

@@ -72,8 +72,7 @@ def macro_f1(accuracy: _check.Numbers, precision: _check.Numbers) -> Tensor:
 
     .. math:: \frac{1}{C} \sum_c \frac{2\, a_c\, p_c}{a_c + p_c}
 
-    Accuracy and precision are `[..., C]`. A class counts 0 if one of the two is NaN or both are zero. It is left out if
-    both are NaN.
+    A class counts 0 if one of the two is NaN or both are zero; it is left out if both are NaN.
 
     >>> macro_f1([0.5, 1.0, 0.0], [1.0, 0.5, torch.nan])
     tensor(0.4444, dtype=torch.float64)
@@ -144,9 +143,8 @@ def thirds(counts: _check.Numbers) -> Tensor:
 
     .. math:: \Big\lfloor \frac{3\,(r_c + s_c)}{2\,C} \Big\rfloor
 
-    r is the number of classes with more samples, s that of classes with as many or more: classes of equal size stay
-    together. Where the sizes make only two parts, these are head and tail. Without a tail (see `has_tail`) every class
-    is -1.
+    r is the number of classes with more samples, s that of classes with as many or more. Two parts are head and tail.
+    Without a tail (see `has_tail`) every class is -1.
 
     >>> thirds([900, 500, 500, 10]), thirds([50, 50, 50, 50, 5, 5])
     (tensor([0, 1, 1, 2]), tensor([0, 0, 0, 0, 2, 2]))
@@ -162,10 +160,7 @@ def thirds(counts: _check.Numbers) -> Tensor:
 
 
 def head_middle_tail(accuracy: _check.Numbers, counts: _check.Numbers) -> Tensor:
-    """Return the mean accuracy of the classes in the head, the middle and the tail, `float64 [..., 3]`.
-
-    Training samples of each class, `counts [C]`, make the parts: see `thirds`. NaN for a part without a class, and for
-    all three where the counts have no tail.
+    """Return the mean accuracy of the `thirds` by counts of training samples, `float64 [..., 3]`; NaN for none.
 
     >>> head_middle_tail([0.9, 0.8, 0.6, 0.1], [900, 500, 500, 10])
     tensor([0.9000, 0.7000, 0.1000], dtype=torch.float64)
@@ -180,14 +175,10 @@ def head_middle_tail(accuracy: _check.Numbers, counts: _check.Numbers) -> Tensor
 def class_metrics(
     accuracy: _check.Numbers, *, precision: _check.Numbers | None = None, counts: _check.Numbers | None = None
 ) -> dict[str, Tensor]:
-    """Return the metrics of `NAMES` by name, `float64 [...]` each.
+    """Return the metrics of `NAMES` by name, `float64 [...]` each: those that precision and counts allow.
 
-    Without `precision [..., C]` there is no `macro_f1`; without the training samples of each class, `counts [C]`, no
-    `head_accuracy`, `middle_accuracy` and `tail_accuracy`.
-
-    >>> metrics = class_metrics([0.9, 0.5, 0.25], counts=[500, 50, 5])
-    >>> [f"{name} {float(value):.2f}" for name, value in metrics.items()][:3]
-    ['balanced_accuracy 0.55', 'worst_class 0.25', 'worst_tenth 0.25']
+    >>> {name: round(value.item(), 2) for name, value in class_metrics([0.9, 0.5, 0.25]).items()}
+    {'balanced_accuracy': 0.55, 'worst_class': 0.25, 'worst_tenth': 0.25}
     """
     metrics = {"balanced_accuracy": balanced_accuracy(accuracy)}
     if precision is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from aol import _distributed
 from aol.losses import softmax_loss
 
 READINGS = ("accuracy", "loss", "margin")
@@ -36,8 +35,7 @@ def answers(logits: Tensor) -> tuple[Tensor, Tensor]:
 def add_readings(sums: Tensor, logits: Tensor, label: Tensor, times: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Add predictions to sums by class `[5, R, C]`; return which are right, bool `[R, B]`, and the answers, `[R, B]`.
 
-    A prediction counts `times [R, B]`; zero is padding, whose NaNs must not enter the sums. NaN logits answer no class:
-    they are not counted as an answer.
+    A prediction counts `times [R, B]`; zero is padding, whose NaNs must not enter the sums. NaN logits are no answer.
 
     >>> sums = torch.zeros((5, 1, 2), dtype=torch.float64)
     >>> logits = torch.tensor([[[0.0, 1.0], [0.0, 1.0], [torch.nan, 0.0]]])
@@ -65,25 +63,3 @@ def means(sums: Tensor) -> dict[str, Tensor]:
 def precision(sums: Tensor) -> Tensor:
     """Return how often the answer of each class was right, `[R, C]`; NaN for a class that was never answered."""
     return sums[1] / sums[-1]
-
-
-class ClassReadings:
-    """Sums by class since the last `take`.
-
-    >>> readings = ClassReadings(1, 2, torch.device("cpu"))
-    >>> readings.add(torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]), torch.tensor([[0, 1]]))
-    >>> means(readings.take())["accuracy"]
-    tensor([[1., 0.]], dtype=torch.float64)
-    """
-
-    def __init__(self, num_runs: int, num_classes: int, device: torch.device) -> None:
-        self._sums = torch.zeros((SUMS, num_runs, num_classes), dtype=torch.float64, device=device)
-
-    def add(self, logits: Tensor, label: Tensor) -> None:
-        """Add predictions `logits [R, B, C]` for samples of the classes `label [R, B]`."""
-        add_readings(self._sums, logits, label)
-
-    def take(self, group: _distributed.Group = None) -> Tensor:
-        """Return the sums over all processes, `[5, R, C]`, and reset them."""
-        sums, self._sums = self._sums, torch.zeros_like(self._sums)
-        return _distributed.total(sums, group)

@@ -22,10 +22,9 @@ def inflation(seeds: int, chosen: int) -> float:
     """Return by how much the variance of a mean difference grows because settings were chosen.
 
     Each seed's setting is chosen on the other seeds, so that the gain is not biased. The choices share runs, though,
-    and two differences have a correlation r: the variance of their mean is larger than that of independent ones by the
-    factor `(1 + (n - 1) r) / (1 - r)`. With a choice on one side this is at most about `1 + √n / 3` (simulated for up
-    to 20 seeds and 22 settings, all equally good, with the same noise on validation and test). With a choice on both
-    sides of the comparison (`chosen` = 2), r is twice as large.
+    and two differences have a correlation r: the variance of their mean grows by `(1 + (n - 1) r) / (1 - r)`. With a
+    choice on one side this is at most about `1 + √n / 3` (simulated for up to 20 seeds and 22 settings, all equally
+    good). With a choice on both sides of the comparison (`chosen` = 2), r is twice as large.
 
     >>> inflation(9, 0), inflation(9, 1), round(inflation(9, 2), 3)
     (1.0, 2.0, 3.25)
@@ -85,9 +84,7 @@ class Gain:
         return 0.5**self.seeds if distance > 0 else 1.0
 
     def seeds_needed(self) -> int | None:
-        """Return how many seeds would show a gain of this size and spread with 80 % power; None if more than 20.
-
-        The power of Student's two-sided test at 5 %, from the noncentral t distribution, for the true gain and spread.
+        """Return how many seeds would show this gain with 80 % power in Student's test at 5 %; None if more than 20.
 
         >>> Gain(0.01, 5, 0.01, 0.0045).seeds_needed()
         10
@@ -103,9 +100,9 @@ class Gain:
 
 
 def paired_gain(differences: Sequence[float], *, chosen: int = 0) -> Gain:
-    """Return the mean of differences paired by seed, with Student's interval.
+    """Return the mean of differences paired by seed, with Student's interval `x̄ ± t(n - 1) · s · √(f / n)`.
 
-    `x̄ ± t(n - 1) · s · √(f / n)`, where f is `inflation`. Differences should be about normal.
+    f is `inflation`. Differences should be about normal.
 
     >>> gain = paired_gain([0.01, 0.02, 0.03])
     >>> [round(end, 4) for end in gain.interval], round(gain.p, 4)
@@ -125,15 +122,9 @@ def paired_gain(differences: Sequence[float], *, chosen: int = 0) -> Gain:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return Holm's adjusted p-values: rejecting those below α makes any false rejection at most α likely.
 
-    The i-th smallest of m is multiplied by m + 1 - i; none may be smaller than the one before it, or above one.
-
     >>> [round(p, 3) for p in holm([0.04, 0.01, 0.03])]
     [0.06, 0.03, 0.06]
     """
-    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
-    adjusted = [1.0] * len(p_values)
-    least = 0.0
-    for rank, place in enumerate(order):
-        least = max(least, min(1.0, (len(order) - rank) * p_values[place]))
-        adjusted[place] = least
-    return adjusted
+    order = np.argsort(p_values, kind="stable")
+    adjusted = np.maximum.accumulate(np.minimum(1.0, np.arange(len(order), 0, -1) * np.asarray(p_values)[order]))
+    return [float(adjusted[place]) for place in np.argsort(order)]

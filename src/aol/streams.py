@@ -17,11 +17,7 @@ from aol.longtail import keep_per_class, long_tail_counts
 
 
 class Stream(ABC):
-    """Base class of streams: iterate from the start, read any step, resume anywhere.
-
-    `stream[t]` is step t. After `load_state_dict` the next iteration continues after the last step; later ones start
-    from the beginning.
-    """
+    """Base class: `stream[t]` is step t. After `load_state_dict` the next iteration continues after the last step."""
 
     def __init__(self, labels: _check.Integers, *, steps: int, seed: int) -> None:
         label, self.num_classes = _check.labels(labels, None)
@@ -83,7 +79,7 @@ class LimitedAccess(Stream):
         labels: the class of each sample.
         fraction: the part that each step shows, in (0, 1]; `round(N * fraction)` samples, at least one.
         steps: number of steps.
-        seed: the samples depend on the seed and the step.
+        seed: of the samples.
 
     >>> stream = LimitedAccess([0] * 40, 0.05, steps=3)
     >>> [len(step) for step in stream]

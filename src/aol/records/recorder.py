@@ -26,7 +26,7 @@ from aol._files import locked, remove_partial_files
 from aol.ages import SampleAges, class_mean
 from aol.class_ages import ClassAges
 from aol.metrics import class_metrics
-from aol.readings import ClassReadings, means, precision
+from aol.readings import SUMS, add_readings, means, precision
 from aol.records import samples
 from aol.records.history import SampleHistory, answer
 from aol.records.metrics import RUN_COLUMNS
@@ -150,7 +150,8 @@ class Recorder:
             "planned": None if epochs is None else _check.whole("epochs", epochs, 1),
             "command": None if command is None else str(command),
         }
-        self._train, self._test = (ClassReadings(1, ages.num_classes, ages.device) for _ in range(2))
+        none = torch.zeros((SUMS, 1, ages.num_classes), dtype=torch.float64, device=ages.device)
+        self._sums = {"train": none, "test": none.clone()}  # since the last `advance`
         self._at = 0  # the ages' epoch when they were last written down here
         self._weight, self._weight_of = self._class_weight(), ages.epoch
         self._clock = time.monotonic()
@@ -201,7 +202,7 @@ class Recorder:
         answers = self._answers(logits, label)
         if ages.epoch != self._weight_of and self._at in (0, ages.epoch):  # they were loaded since
             self._weight, self._weight_of = self._class_weight(), ages.epoch
-        self._train.add(answers, label[None])
+        add_readings(self._sums["train"], answers, label[None])
         if self._history is not None:
             place = _check.integers("index", index, device=ages.device)
             self._history.observe(place, answer(answers, label[None]))
@@ -219,7 +220,7 @@ class Recorder:
             if place.shape != label.shape:
                 raise ValueError(f"index must have the shape {list(label.shape)} of label, not {list(place.shape)}.")
             _check.within("index", place.cpu(), len(self._tested), "test samples of this recorder (test_size)")
-        self._test.add(answers, label[None])
+        add_readings(self._sums["test"], answers, label[None])
         if index is not None:
             prediction, confidence, top, _ = answer(answers[0], label)
             self._tested[place] = torch.stack((label, prediction, confidence, top, torch.ones_like(top)), 1)
@@ -314,8 +315,9 @@ class Recorder:
         by_class: Columns = {"age": raw.cpu(), "smoothed_age": smoothed.cpu()}
         if self._weight_of == ages.epoch - 1:
             by_class["weight"] = self._weight.cpu()
-        for split, readings in (("train", self._train), ("test", self._test)):
-            sums = readings.take(self._group)[:, 0].cpu()
+        for split, of_process in self._sums.items():
+            sums = _distributed.total(of_process, self._group)[:, 0].cpu()
+            self._sums[split] = torch.zeros_like(of_process)
             if not bool(sums[0].any()):
                 continue
             curves[f"{split}_accuracy"] = sums[1].sum() / sums[0].sum()

@@ -7,7 +7,6 @@ randomness is a function of (seed, epoch), so that such a state is all a resumed
 from __future__ import annotations
 
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -243,9 +242,7 @@ class Loop(ABC):
 
         Margins move as fast as the network learns: by the learning rate at the end of this epoch.
         """
-        with warnings.catch_warnings():  # the table of the command line says how many thresholds were 0
-            warnings.filterwarnings("ignore", message="The threshold was 0")
-            self.ages.advance()
+        self.ages.advance()
         self.error_rates.advance()
         base = self.settings.lr
         self.margins.advance(rate_at(self.settings, 1000 * self.epoch + 999, 1000) / base if base else 1.0)
