@@ -44,7 +44,7 @@ from torch.nn import functional as F
 import aol
 from aol.lab.data.images import ImageSet, centred
 from aol.lab.data.named import load_named
-from aol.lab.engine.loop import OfflineLoop
+from aol.lab.engine.loop import Loop
 from aol.lab.nets.cnn import CNN
 from aol.lab.nets.registry import make
 from aol.lab.settings import Settings
@@ -275,7 +275,7 @@ GPU_SEEDS, FOLD_SEEDS = tuple(range(300, 308)), tuple(range(320, 325))
 AGAIN_SEEDS, AGAIN = tuple(range(310, 315)), ("plain", "without", "corrected", "random")
 
 
-class Folds(OfflineLoop):
+class Folds(Loop):
     """Run k of K trains on all but the k-th part of every class; parts differ in size by one at most."""
 
     def _read(self, pair: Any, workers: int | None) -> None:
@@ -313,9 +313,9 @@ class People:
         *,
         keep: np.ndarray | None = None,
         label: np.ndarray | None = None,
-        kind: type[OfflineLoop] = OfflineLoop,
-        after_epoch: Callable[[OfflineLoop], None] | None = None,
-    ) -> OfflineLoop:
+        kind: type[Loop] = Loop,
+        after_epoch: Callable[[Loop], None] | None = None,
+    ) -> Loop:
         """Train a ResNet-32 for every seed as one network, with augmentation and a cosine, on some of the images."""
         common = {"data": "cifar10", "imbalance": None, "net": "resnet32", "epochs": self.epochs, "weight_decay": 5e-4,
                   "schedule": "cosine", "precision": "bf16", "eval_every": self.epochs}  # fmt: skip
@@ -334,7 +334,7 @@ class People:
         return loop
 
 
-def tested(loop: OfflineLoop) -> list[float]:
+def tested(loop: Loop) -> list[float]:
     return [round(float(value), 5) for value in loop.history.epoch("test_accuracy")[-1]]
 
 
@@ -343,7 +343,7 @@ def networks(people: People, flags: Path) -> Record:
     pair, wrong = people.pair, people.wrong
     sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros(()))
 
-    def add(loop: OfflineLoop) -> None:
+    def add(loop: Loop) -> None:
         own, other = (loop.samples.state_dict()[name].double() for name in ("confidence", "other"))
         loss = -own.clamp(min=1e-12).log()
         sums["AUM (mean logit margin)"] = sums["AUM (mean logit margin)"] + loss + other.clamp(min=1e-12).log()

@@ -27,7 +27,7 @@ from measuring import machine, options, table, write
 from aol import SampleAges, long_tail, weighted_mean
 from aol.lab import nets
 from aol.lab.data.images import ImageSet, Pair
-from aol.lab.engine.loop import OfflineLoop
+from aol.lab.engine.loop import Loop
 from aol.lab.settings import grid
 from tests.support.random_images import random_pair
 
@@ -97,7 +97,7 @@ def engine_seconds(number: int, pair: Pair[ImageSet], *, epochs: int, device: to
         "data": "random", "imbalance": IMBALANCE, "precision": "bf16" if device.type == "cuda" else "fp32",
         "epochs": 200, "weighting": "aol", "net": "resnet32",
     }  # fmt: skip
-    loop = OfflineLoop(grid(common, seed=range(number)), pair, device=device)
+    loop = Loop(grid(common, seed=range(number)), pair, device=device)
     for _ in range(epochs + 1):
         loop.run_epoch()
     return statistics.median(loop.history.epoch("seconds")[1:, 0].tolist())

@@ -10,7 +10,7 @@ import torch
 from aol.lab.data import open_data
 from aol.lab.engine import learner
 from aol.lab.engine import loop as loops
-from aol.lab.engine.loop import OfflineLoop, StreamLoop
+from aol.lab.engine.loop import Loop
 from aol.lab.engine.passes import Captured
 from aol.lab.engine.samples import orders
 from aol.lab.engine.source import data_of
@@ -23,12 +23,8 @@ from tests.support.random_images import random_pair
 CUDA = torch.device("cuda")
 
 
-def run(
-    loop_kind: type[OfflineLoop] | type[StreamLoop], common: dict[str, Value], **varied: list[Value]
-) -> OfflineLoop | StreamLoop:
-    loop = loop_kind(
-        grid({"epochs": 3, "net": "cnn", "warmup": 0, **common}, **varied), open_data("digits"), device=CUDA
-    )  # type: ignore[arg-type]
+def run(common: dict[str, Value], **varied: list[Value]) -> Loop:
+    loop = Loop(grid({"epochs": 3, "net": "cnn", "warmup": 0, **common}, **varied), open_data("digits"), device=CUDA)  # type: ignore[arg-type]
     while not loop.done:
         loop.run_epoch()
     return loop
@@ -48,7 +44,6 @@ def same_orders(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("scenario", "signal"), [("offline", "eval"), ("arrival", "before"), ("stream", "before")])
 def test_margins_on_the_device_are_those_of_the_cpu(scenario: str, signal: str) -> None:
     """Few steps, so that rounding changes few answers: what follows from the answers must be nearly the same."""
-    kind = StreamLoop if scenario == "stream" else OfflineLoop
     common: dict[str, Value] = {
         "scenario": scenario, "signal": signal, "fraction": 0.5, "epochs": 3, "net": "cnn", "warmup": 0, "lr": 1e-4,
         "augment": False,
@@ -57,7 +52,7 @@ def test_margins_on_the_device_are_those_of_the_cpu(scenario: str, signal: str) 
     runs = grid(common, margin=kinds, margin_steps=[None, 2], gain=[0.5])
     found = []
     for device in (CUDA, torch.device("cpu")):
-        loop = kind(runs, open_data("digits"), device=device)
+        loop = Loop(runs, open_data("digits"), device=device)
         while not loop.done:
             loop.run_epoch()
         found.append(loop)
@@ -82,7 +77,7 @@ def test_weights_by_sample_on_the_device_are_those_of_the_cpu(scenario: str) -> 
     pair = data_of(runs[0], {"digits": open_data("digits")})
     found = []
     for device in (CUDA, torch.device("cpu")):
-        loop = OfflineLoop(runs, pair, device=device)
+        loop = Loop(runs, pair, device=device)
         while not loop.done:
             loop.run_epoch()
         found.append(loop)
@@ -96,14 +91,13 @@ def test_weights_by_sample_on_the_device_are_those_of_the_cpu(scenario: str) -> 
 
 @pytest.mark.parametrize(("scenario", "signal"), [("offline", "eval"), ("offline", "train"), ("stream", "eval")])
 def test_captured_steps_equal_plain_ones(scenario: str, signal: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = StreamLoop if scenario == "stream" else OfflineLoop
     common: dict[str, Value] = {"scenario": scenario, "signal": signal, "fraction": 0.5}
     varied: dict[str, list[Value]] = {
         "weighting": ["none", "aol"], "loss": ["softmax", "sigmoid"], "margin": ["none", "age"],
     }  # fmt: skip
-    captured = run(kind, common, **varied)
+    captured = run(common, **varied)
     monkeypatch.setattr(Captured, "__call__", lambda self: self._work())
-    plain = run(kind, common, **varied)
+    plain = run(common, **varied)
     assert torch.equal(captured.history.epoch("epoch"), plain.history.epoch("epoch"))
     torch.testing.assert_close(
         captured.history.epoch("train_loss"), plain.history.epoch("train_loss"), rtol=1e-2, atol=1e-2
@@ -123,9 +117,9 @@ def test_captured_losses_that_learn_and_mixtures_equal_plain_ones(
     varied: dict[str, list[Value]], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     common: dict[str, Value] = {"precision": precision, "lr": 0.01}
-    captured = run(OfflineLoop, common, **varied)
+    captured = run(common, **varied)
     monkeypatch.setattr(Captured, "__call__", lambda self: self._work())
-    plain = run(OfflineLoop, common, **varied)
+    plain = run(common, **varied)
     assert bool(captured.history.epoch("train_loss").isfinite().all())
     torch.testing.assert_close(
         captured.history.epoch("train_loss"), plain.history.epoch("train_loss"), rtol=2e-2, atol=2e-2
@@ -141,20 +135,20 @@ def test_captured_losses_that_learn_and_mixtures_equal_plain_ones(
 
 def test_a_run_learns_alone_as_it_does_among_others() -> None:
     common: dict[str, Value] = {"epochs": 2, "lr": 0.01}
-    many = run(OfflineLoop, common, weighting=["none", "aol"], seed=[0, 1, 2])
-    alone = run(OfflineLoop, common, weighting=["none"], seed=[0])
+    many = run(common, weighting=["none", "aol"], seed=[0, 1, 2])
+    alone = run(common, weighting=["none"], seed=[0])
     torch.testing.assert_close(
         many.history.epoch("train_loss")[:, 0], alone.history.epoch("train_loss")[:, 0], rtol=1e-2, atol=1e-3
     )
 
 
 def test_state_taken_on_the_device_goes_on_there(tmp_path: Path) -> None:
-    whole = run(OfflineLoop, {"epochs": 4, "lr": 0.01}, weighting=["aol"], seed=[0, 1])
+    whole = run({"epochs": 4, "lr": 0.01}, weighting=["aol"], seed=[0, 1])
     runs = whole.runs
-    half = OfflineLoop(runs, open_data("digits"), device=CUDA)
+    half = Loop(runs, open_data("digits"), device=CUDA)
     half.run_epoch()
     half.run_epoch()
-    rest = OfflineLoop(runs, open_data("digits"), device=CUDA)
+    rest = Loop(runs, open_data("digits"), device=CUDA)
     save_checkpoint(tmp_path / "checkpoint.pt", half.state_dict())
     rest.load_state_dict(load_checkpoint(tmp_path / "checkpoint.pt"))
     while not rest.done:
@@ -170,7 +164,7 @@ def test_the_kernels_learn_what_plain_pytorch_learns(net: str, monkeypatch: pyte
     pair = random_pair(train=640, test=100)
 
     def losses(*, by_kernels: bool) -> torch.Tensor:
-        loop = OfflineLoop(grid(common, seed=list(range(8))), pair, device=CUDA)
+        loop = Loop(grid(common, seed=list(range(8))), pair, device=CUDA)
         assert isinstance(loop.learner._learning, FusedStack) == by_kernels
         while not loop.done:
             loop.run_epoch()
@@ -188,7 +182,7 @@ def test_deterministic_runs_repeat_themselves_to_the_last_bit(precision: str, mo
     runs = grid({"data": "random", "precision": precision, "epochs": 2, "weighting": "aol"}, seed=[0, 1, 2])
 
     def once() -> list[torch.Tensor]:
-        loop = OfflineLoop(runs, pair, device=CUDA)
+        loop = Loop(runs, pair, device=CUDA)
         while not loop.done:
             loop.run_epoch()
         return [loop.history.epoch("train_loss"), *(value.clone() for value in loop.learner.tensors())]

@@ -10,7 +10,7 @@ import torch
 from aol.lab.data import open_data
 from aol.lab.data.encoded_images import Ragged, View, centre_boxes, crop_boxes, draw_crops, view_of
 from aol.lab.engine import stored_source
-from aol.lab.engine.loop import OfflineLoop
+from aol.lab.engine.loop import Loop
 from aol.lab.engine.source import sources
 from aol.lab.engine.stored_source import Decoded, FromStorage
 from aol.lab.nets.fused.resample import batch
@@ -73,7 +73,7 @@ def losses_of(folder: Path, signal: str = "eval") -> list[torch.Tensor]:
         data="photos", net="cnn", imbalance=None, epochs=3, batch_size=50, lr=1e-3, weighting="aol", signal=signal,
         image_size=64,
     )  # fmt: skip
-    first, second = (OfflineLoop([run], open_data(folder), device=CUDA, workers=2) for _ in range(2))
+    first, second = (Loop([run], open_data(folder), device=CUDA, workers=2) for _ in range(2))
     first.run_epoch()
     second.load_state_dict(first.state_dict())
     for loop in (first, second):

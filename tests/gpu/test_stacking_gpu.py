@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from aol.lab.data import open_data
-from aol.lab.engine.loop import OfflineLoop
+from aol.lab.engine.loop import Loop
 from aol.lab.settings import Settings, Value, grid
 
 CUDA = torch.device("cuda")
@@ -14,7 +14,7 @@ CUDA = torch.device("cuda")
 
 def losses(runs: list[Settings]) -> torch.Tensor:
     """The training losses of runs that are trained as one, [epochs, R]."""
-    loop = OfflineLoop(runs, open_data("digits"), device=CUDA)
+    loop = Loop(runs, open_data("digits"), device=CUDA)
     while not loop.done:
         loop.run_epoch()
     return loop.history.epoch("train_loss")

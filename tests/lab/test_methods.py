@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from aol.ages import SampleAges
-from aol.lab.engine.run_weights import RunWeights
+from aol.lab.engine.run_rules import RunWeights
 from aol.lab.methods import WEIGHTINGS, Inputs, Weighting
 from aol.lab.settings import Settings, WrongSettingsError
 from tests.support.tiny_runs import CPU

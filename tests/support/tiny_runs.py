@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from aol.lab.data.images import Augmentation, ImageSet, Pair, centred, mean_std
-from aol.lab.engine.loop import Loop, OfflineLoop, StreamLoop
+from aol.lab.engine.loop import Loop
 from aol.lab.nets.cnn import CNN
 from aol.lab.nets.registry import NETWORKS, Entry
 from aol.lab.settings import Settings
@@ -69,8 +69,7 @@ def small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_loop(runs: list[Settings], pair: Pair[ImageSet] | None = None, **conduct: bool) -> Loop:
-    kind = StreamLoop if runs[0].scenario == "stream" else OfflineLoop
-    return kind(runs, pair or tiny_pair(), device=CPU, **conduct)
+    return Loop(runs, pair or tiny_pair(), device=CPU, **conduct)
 
 
 def run_to_end(loop: Loop) -> Loop:

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aol import _seeds
-from aol.lab.engine.history import EPOCH
-from aol.lab.engine.loop import Loop, OfflineLoop
+from aol.lab.engine.loop import EPOCH, Loop
 from aol.lab.nets.registry import NETWORKS, Entry
 from aol.lab.settings import Settings
 from tests.support.tiny_runs import (
@@ -241,9 +240,9 @@ def test_when_all_runs_have_failed_training_stops() -> None:
 @pytest.mark.parametrize("runs", [1, 2])
 def test_the_validation_split_of_a_set_that_brings_one_is_read(runs: int) -> None:
     pair = tiny_pair()
-    loop = OfflineLoop([settings(seed=seed) for seed in range(runs)], replace(pair, validation=pair.test), device=CPU)
+    loop = Loop([settings(seed=seed) for seed in range(runs)], replace(pair, validation=pair.test), device=CPU)
     loop.run_epoch()
     read = loop.history.epoch("validation_accuracy")
     assert torch.equal(read, loop.history.epoch("test_accuracy"))  # the same images, so the same figure
-    own = OfflineLoop([settings(validation=0.2)], replace(pair, validation=pair.test), device=CPU)
+    own = Loop([settings(validation=0.2)], replace(pair, validation=pair.test), device=CPU)
     assert own.held_out.shape == (1, 18)  # what was asked for comes first

@@ -214,7 +214,7 @@ def test_an_absent_sample_grows_older_and_one_never_seen_has_no_age() -> None:
     before = torch.zeros(49, dtype=torch.int32)
     for epoch in range(3):
         loop.run_epoch()
-        here = loop._arrivals[0][epoch]  # type: ignore[attr-defined]
+        here = loop._streams[0][epoch]  # type: ignore[attr-defined]
         absent = torch.ones(49, dtype=torch.bool).index_fill(0, here, False)
         answers = loop.samples.answers(0)  # type: ignore[union-attr]
         now = torch.from_numpy(answers.last())

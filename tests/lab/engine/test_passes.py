@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from aol.class_ages import ClassAges
 from aol.lab.engine import passes
 from aol.lab.engine.learner import Learner
-from aol.lab.engine.passes import Captured, CleanPass, TrainPass, restored, share
+from aol.lab.engine.passes import CleanPass, TrainPass, restored, share
+from aol.lab.engine.run_rules import Observers, RunMargins
 from aol.lab.engine.source import OnDevice, sources
 from aol.losses import is_correct
 from aol.readings import precision
@@ -31,7 +33,15 @@ def test_a_training_pass_is_one_step_a_batch_in_the_given_order() -> None:
     learner, source = made()
     other, _ = made()
     heard: list[tuple[Tensor, ...]] = []
-    one = TrainPass(learner, source, num_classes=3, size=32, observe=lambda *batch: heard.append(batch))
+
+    class Heard(Observers):
+        in_training = True
+
+        def step(self, *batch: Tensor) -> None:
+            heard.append(batch)
+
+    margins = RunMargins(RUNS, 3, None, CPU)
+    one = TrainPass(learner, source, Heard(ClassAges(3, rho=[0.5] * 2), None, margins, True), size=32)
     assert one.number == 3
     generator = torch.Generator().manual_seed(0)
     for epoch in range(2):
@@ -40,7 +50,7 @@ def test_a_training_pass_is_one_step_a_batch_in_the_given_order() -> None:
         weight = torch.rand((2, 32), generator=generator) + 0.5
         rates = [0.01, 0.02, 0.03]
         heard.clear()
-        assert list(one.steps(place, position, weight, rates=rates, epoch=epoch, seeds=[0, 1])) == [15, 15, 2]
+        assert list(one.steps(place, position, weight, rates=rates, epoch=epoch)) == [15, 15, 2]
         trained = one.result()
         losses, rights = [], []
         for rate, part in zip(rates, torch.arange(32).split(15), strict=True):
@@ -75,7 +85,7 @@ def test_a_clean_pass_sums_up_by_class_what_each_sample_says(
     learner, source = made()
     index = torch.arange(40) if shared else torch.stack((torch.arange(40), torch.arange(40, 80)))
     times = torch.randint(0, 3, (2, 40), generator=torch.Generator().manual_seed(5))
-    look = CleanPass(learner, source, num_classes=3, size=50, shared=shared, keep=True)
+    look = CleanPass(learner, source, size=50, shared=shared, keep=True)
     for given in (times, None):
         assert sum(look.steps(index, given)) == 40
         found = look.result()
@@ -107,8 +117,9 @@ def test_a_clean_pass_sums_up_by_class_what_each_sample_says(
 
 
 def test_a_class_without_a_sample_has_no_reading() -> None:
-    learner, source = made()
-    look = CleanPass(learner, source, num_classes=4, size=5, shared=True)
+    _, source = made()
+    learner = Learner(RUNS, num_classes=4, shape=(1, 8, 8), device=CPU)
+    look = CleanPass(learner, source, size=5, shared=True)
     assert list(look.steps((source.labels == 0).nonzero()[:5, 0])) == [5]
     found = look.result()
     assert found.answers is None
@@ -128,18 +139,6 @@ def test_processes_share_every_batch_and_fill_up_with_what_does_not_count(size: 
         for places, _ in shares:
             assert all(first <= place < first + batch for place in places[start : start + each].tolist())
         start += each
-
-
-def test_without_cuda_each_call_does_the_work_once_and_puts_nothing_back() -> None:
-    value = torch.zeros(3)
-
-    def work() -> None:
-        value.add_(1)
-
-    captured = Captured(work, device=CPU, touched=list)
-    for calls in range(1, 4):
-        captured()
-        assert value.tolist() == [calls] * 3
 
 
 def test_values_come_back_in_the_same_memory_and_new_tensors_become_zero() -> None:

@@ -11,7 +11,7 @@ import torch
 from aol.lab.data import open_data
 from aol.lab.data.encoded_images import StoredImages
 from aol.lab.engine.passes import CleanPass, Readings
-from aol.lab.engine.run_weights import SampleSignals
+from aol.lab.engine.run_rules import SampleSignals
 from aol.lab.engine.samples import pool
 from aol.lab.engine.source import data_of
 from aol.lab.settings import Settings, WrongSettingsError

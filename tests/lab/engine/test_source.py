@@ -19,7 +19,7 @@ from aol.lab.data import DataError, StoredImages, augment, open_data
 from aol.lab.data.encoded_images import draw_crops
 from aol.lab.data.images import Augmentation
 from aol.lab.engine import stored_source
-from aol.lab.engine.loop import OfflineLoop
+from aol.lab.engine.loop import Loop
 from aol.lab.engine.source import OnDevice, shape_of, sources
 from aol.lab.engine.stored_source import Decoded, FromStorage
 from aol.lab.settings import Settings, WrongSettingsError
@@ -266,7 +266,7 @@ def test_a_resumed_run_is_the_run(tmp_path: Path, kept: bool, monkeypatch: pytes
     monkeypatch.setattr(stored_source, "room_on", lambda _: (1 << 30) * kept)
     run = Settings(data="photos", net="cnn", imbalance=None, epochs=3, batch_size=5, image_size=32, weighting="aol")
     pair = open_data(image_folder(tmp_path))
-    first, second, third = (OfflineLoop([run], pair, device=CPU, workers=count) for count in (2, 0, 1))
+    first, second, third = (Loop([run], pair, device=CPU, workers=count) for count in (2, 0, 1))
     assert isinstance(first.train, Decoded if kept else FromStorage)
     run_to_end(first)
     second.run_epoch()

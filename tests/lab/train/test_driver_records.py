@@ -15,8 +15,7 @@ from sklearn.metrics import balanced_accuracy_score, f1_score, precision_score, 
 from aol.cli import main
 from aol.lab import nets
 from aol.lab.data import open_data
-from aol.lab.engine.history import CLASS, EPOCH
-from aol.lab.engine.loop import OfflineLoop
+from aol.lab.engine.loop import CLASS, EPOCH, Loop
 from aol.lab.settings import Settings
 from aol.records.previews import TEST as TEST_PREVIEWS
 from aol.records.previews import read_previews
@@ -86,7 +85,7 @@ def test_ages_of_samples_are_those_of_a_second_run_and_agree_with_the_classes(ou
     kept, read = load_file(folder / "samples.safetensors"), read_samples(folder / "samples.safetensors", folder.name)
     assert read is not None
     settings = Settings(**read_run(folder).settings)  # type: ignore[arg-type]
-    loop = OfflineLoop([settings], open_data("digits"), device=torch.device("cpu"))
+    loop = Loop([settings], open_data("digits"), device=torch.device("cpu"))
     rows, ages = [], read.answers.ages(np.arange(len(read)))
     while not loop.done:
         loop.run_epoch()

@@ -44,7 +44,7 @@ def test_the_work_of_the_batches_of_an_epoch_is_about_what_is_expected(more: dic
     runs = [Settings(**{**SMALL, **more}, seed=seed) for seed in (0, 1)]  # type: ignore[arg-type]
     loop = make_loop(runs, PAIRS, OPTIONS)
     seen: list[int] = []
-    loop.on_batch = lambda: seen.append(loop.work)
+    loop.on_batch = lambda _: seen.append(loop.work)
     loop.run_epoch()
     assert 0.7 * loop.whole < seen[-1] < 1.3 * loop.whole
     assert len(seen) >= 3
@@ -62,8 +62,8 @@ def test_the_time_left_is_estimated_from_the_epochs_of_this_process(monkeypatch:
     assert (tally.done, tally.share, tally.seconds_left) == (0, 2 / 40, None)
     clock.now += 5.0
     loop = make_loop(runs[:1], PAIRS, OPTIONS)
-    loop.epoch, loop.work, loop.whole = 6, 30, 30
-    tally.within(loop, Stop())
+    loop.epoch = 6
+    tally.within(loop, Stop(), 1.0)
     assert (tally.done, tally.share, tally.seconds_left) == (0, 7 / 40, 33.0)
     assert tally.text() == "0/2 runs complete, 18 % of all epochs, about 33 s left"
     tally.reach(runs, math.inf, "")  # a diverged run ends early

@@ -119,7 +119,7 @@ class Learner:
     def __init__(self, runs: Sequence[Settings], *, num_classes: int, shape: Shape, device: torch.device) -> None:
         self.runs, self.settings, self.device = runs, runs[0], device
         self.stacking = "alone" if len(runs) == 1 else "grouped"
-        self._shape = shape
+        self.num_classes, self._shape = num_classes, shape
         together = _distributed.world()[1] > 1
         self.net = build(runs, num_classes=num_classes, shape=shape, alone=device.type != "cuda" or together).to(device)
         # PyTorch convolutions are fastest with channels last; our kernels expect the default memory format.

@@ -1,4 +1,4 @@
-"""The training loop of a group of runs: passes, folding of answers, readings, history, state; and its scenarios.
+"""The training loop of a group of runs, offline or on a stream; and its history.
 
 A loop trains one group of runs as one network. It writes no files: the caller saves its state between epochs. All
 randomness is a function of (seed, epoch), so that such a state is all a resumed run needs.
@@ -6,25 +6,22 @@ randomness is a function of (seed, epoch), so that such a state is all a resumed
 
 from __future__ import annotations
 
+import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from aol import _distributed, _seeds
+from aol import _distributed, _seeds, metrics
 from aol.ages import SampleAges
-from aol.class_ages import ClassAges, Threshold
-from aol.lab.engine.history import History
+from aol.class_ages import ClassAges
 from aol.lab.engine.learner import Learner, rate_at
 from aol.lab.engine.passes import CleanPass, Readings, Trained, TrainPass
-from aol.lab.engine.run_margins import RunMargins
-from aol.lab.engine.run_weights import RunWeights, SampleSignals
+from aol.lab.engine.run_rules import Observers, RunMargins, RunWeights, SampleSignals
 from aol.lab.engine.samples import orders, pool
 from aol.lab.engine.source import AnyPair, shape_of, sources
 from aol.lab.engine.step_losses import StepLosses
@@ -32,23 +29,77 @@ from aol.lab.engine.stored_source import FromStorage
 from aol.lab.methods import WEIGHTINGS, Inputs
 from aol.lab.settings import Settings, memory_capacity
 from aol.memory import KeepAll, KeepLast, Memory, Reservoir
-from aol.metrics import class_metrics, g_mean, kappa_of_counts
 from aol.readings import precision
 from aol.records.history import SampleHistory
-from aol.streams import Arrivals, LimitedAccess, ShiftingTail
+from aol.streams import Arrivals, LimitedAccess, ShiftingTail, Stream
 from aol.weights import ErrorRates
 
 _NETWORK = 1_000_008  # this use's place in the path of a seed; above every step of a stream
 
+# Readings by epoch: one number a run.
+EPOCH = (
+    "epoch", "lr", "seconds", "images_per_second", "train_loss", "train_accuracy", "test_accuracy",
+    "validation_accuracy", "threshold", "prequential_g_mean", "prequential_kappa",
+    "test_conflict_accuracy", "test_worst_group",
+    *(f"test_{name}" for name in metrics.NAMES),
+)  # fmt: skip
+# By epoch and class: C numbers a run.
+CLASS = (
+    "age", "smoothed_age", "weight", "train_count", "train_accuracy", "train_loss",
+    "train_margin", "test_accuracy", "test_loss", "test_margin", "test_age", "test_precision", "offset",
+)  # fmt: skip
 
-class Loop(ABC):
-    """Trains one group of runs, epoch by epoch. A scenario makes the ages and says what an epoch is (`_learn`)."""
+
+class History:
+    """The readings of R runs over E epochs: `[E, R]`, or `[E, R, C]` by class; NaN where not read."""
+
+    def __init__(self, num_runs: int, num_classes: int) -> None:
+        self._runs, self._classes = num_runs, num_classes
+        self._by_epoch: list[Tensor] = []
+        self._by_class: list[Tensor] = []
+
+    def __len__(self) -> int:
+        return len(self._by_epoch)
+
+    def add(self, by_epoch: dict[str, Tensor | float], by_class: dict[str, Tensor]) -> None:
+        """Add one epoch; readings that are not given are NaN."""
+        row = torch.full((len(EPOCH), self._runs), math.nan, dtype=torch.float64)
+        for name, value in by_epoch.items():
+            row[EPOCH.index(name)] = torch.as_tensor(value, dtype=torch.float64, device="cpu")
+        block = torch.full((len(CLASS), self._runs, self._classes), math.nan, dtype=torch.float32)
+        for name, values in by_class.items():
+            block[CLASS.index(name)] = values.to("cpu", torch.float32)
+        self._by_epoch.append(row)
+        self._by_class.append(block)
+
+    def epoch(self, name: str) -> Tensor:
+        """Return one reading over time, `float64 [E, R]`."""
+        return torch.stack([row[EPOCH.index(name)] for row in self._by_epoch])
+
+    def by_class(self, name: str) -> Tensor:
+        """Return one reading by class over time, `float32 [E, R, C]`."""
+        return torch.stack([block[CLASS.index(name)] for block in self._by_class])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all readings as tensors, after the first epoch."""
+        return {"by_epoch": torch.stack(self._by_epoch), "by_class": torch.stack(self._by_class)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the readings of another history."""
+        self._by_epoch, self._by_class = list(state["by_epoch"]), list(state["by_class"])
+
+
+class Loop:
+    """Trains one group of runs, epoch by epoch: on the whole set, on what arrives of it, or each on its own stream."""
 
     samples: SampleHistory | None = None  # the answers to each sample, where they are kept
     signals: SampleSignals | None = None  # for weights by sample, where a run needs them
+    error_rates: ErrorRates | None = None  # where a run needs them
+    step_losses: StepLosses | None = None
+    test_answers: Tensor | None = None  # as `answer` gives them, [4, R, T]; of one process alone
     work = 0  # images of this epoch so far through each network, a training step counted thrice
     whole = 1 << 40  # about how many there are in an epoch, once that is known
-    on_batch: Callable[[], None] | None = None  # called when a batch was issued; it must not wait for the device
+    on_batch: Callable[[float], None] | None = None  # takes the share of the epoch that was given to the device
 
     def __init__(
         self,
@@ -59,31 +110,23 @@ class Loop(ABC):
         workers: int | None = None,
         keep_samples: bool = False,
     ) -> None:
-        self.runs, self.settings, self.device = list(runs), runs[0], device
+        s = self.settings = runs[0]
+        self.runs, self.device, self.keep_samples = list(runs), device, keep_samples
         self.classes, self.num_classes = pair.classes, pair.num_classes
-        self.keep_samples = keep_samples
         self._read(pair, workers)
-        shape = shape_of(pair, self.settings.image_size)
-        self.learner = Learner(runs, num_classes=self.num_classes, shape=shape, device=device)
-        self.weights = RunWeights(runs, device)
+        self.learner = Learner(runs, num_classes=self.num_classes, shape=shape_of(pair, s.image_size), device=device)
         self.history = History(len(runs), self.num_classes)
-        rho = torch.tensor([run.rho for run in runs])
-        self.error_rates = ErrorRates(self.num_classes, rho=rho, device=device)
-        self.test_ages = SampleAges(self.test.labels, num_classes=self.num_classes, rho=rho, device=device)
-        self.ages: SampleAges | ClassAges = self._make_ages(rho)
-        come_back = isinstance(self.ages, SampleAges)
-        self.margins = RunMargins(runs, self.num_classes, self.labels if come_back else None, device)
-        losses = StepLosses(runs, self.num_classes, device)
-        self.step_losses = losses if losses.any else None
-        if self.margins.any or losses.offsets_any:
-            self.learner.offset = torch.zeros(len(runs), self.num_classes, device=device)
-        self._train_pass: TrainPass | None = None
-        self._clean_pass: CleanPass | None = None  # over what was trained on
-        self._held_out_pass = self._pass_over(self._validation, self.held_out)
-        self._test_pass = self._pass_over(self.test, self._every, keep=self.keep_samples)
-        self.test_answers: Tensor | None = None  # as `answer` gives them, [4, R, T]; of one process alone
         self.epoch = 0
         self.failed = [0] * len(runs)  # the first epoch, counted from one, whose loss was not finite; 0: none
+        # Streams and arrivals say which samples are there; none: all are.
+        self._streams = [_stream(run, self.labels) for run in runs if s.scenario != "offline"]
+        self._memories = [_memory(run) for run in runs if s.scenario == "stream"]
+        self._make_states(torch.tensor([run.rho for run in runs]))
+        self._train_pass: TrainPass | None = None
+        self._clean_pass: CleanPass | None = None  # over what was trained on
+        size, shared = self.held_out.shape[-1], self.held_out.dim() == 1
+        self._held_out_pass = CleanPass(self.learner, self._validation, size=size, shared=shared)
+        self._test_pass = CleanPass(self.learner, self.test, size=len(self._every), shared=True, keep=keep_samples)
 
     def _read(self, pair: AnyPair, workers: int | None) -> None:
         """Open the images, and choose each run's samples."""
@@ -109,13 +152,32 @@ class Loop(ABC):
         self.counts = torch.bincount(self.labels, minlength=self.num_classes)  # samples of each class, [C]
         self._every = torch.arange(self.test.labels.numel(), device=device)
 
-    @abstractmethod
-    def _make_ages(self, rho: Tensor) -> SampleAges | ClassAges:
-        """Make the ages, and what else this kind of loop needs."""
-
-    @abstractmethod
-    def _learn(self) -> tuple[Trained, dict[str, Tensor]]:
-        """Train for one epoch and update the ages; return readings by class."""
+    def _make_states(self, rho: Tensor) -> None:
+        """Make what learns from answers: ages, and what else a run needs."""
+        runs, s, device, size = self.runs, self.settings, self.device, self.labels.numel()
+        how: dict[str, Any] = {"num_classes": self.num_classes, "rho": rho, "device": device}
+        self.ages: SampleAges | ClassAges
+        if s.scenario == "stream":
+            self.ages = ClassAges(
+                threshold=["median" if run.threshold is None else run.threshold for run in runs], **how
+            )
+        else:
+            absent = "grow" if s.scenario == "arrival" else "keep"
+            self.ages = SampleAges(self.labels, fuse=s.fuse, absent=absent, **how)
+            if self.keep_samples:
+                self.samples = SampleHistory(len(runs), size, absent=absent, device=device)
+        if any(WEIGHTINGS[run.weighting].remembers for run in runs):
+            self.signals = SampleSignals(runs, size, device)
+        if any(run.weighting == "error" for run in runs):
+            self.error_rates = ErrorRates(**how)
+        self.test_ages = SampleAges(self.test.labels, **how)
+        self.weights = RunWeights(runs, device)
+        self.margins = RunMargins(runs, self.num_classes, None if s.scenario == "stream" else self.labels, device)
+        self._observers = Observers(self.ages, self.error_rates, self.margins, s.signal == "train")
+        if any(name.endswith("-seen") for run in runs for name in (run.weighting, run.margin)):
+            self.step_losses = StepLosses(runs, self.num_classes, device)
+        if self.margins.any or (self.step_losses is not None and self.step_losses.offsets_any):
+            self.learner.offset = torch.zeros(len(runs), self.num_classes, device=device)
 
     @property
     def done(self) -> bool:
@@ -132,20 +194,7 @@ class Loop(ABC):
             by_class["offset"] = self._used_offset
         if self.step_losses is not None:
             by_class["weight"] = by_class["weight"] * self.step_losses.class_weight()
-        count, accuracy = by_class["train_count"], by_class["train_accuracy"]
-        by_epoch: dict[str, Tensor | float] = {
-            "epoch": self.epoch + 1,
-            "lr": self._rates[-1],
-            "train_loss": trained.loss,
-            "train_accuracy": (count * accuracy).nansum(1) / count.sum(1),
-        }
-        if isinstance(self.ages, ClassAges):
-            by_epoch["threshold"] = self.ages.threshold
-            # Samples that are drawn by weight, or mixed, are not those of the stream.
-            other = self.weights.resampled[:, 0] | torch.tensor([run.mixup > 0 for run in self.runs]).to(self.device)
-            kappa = kappa_of_counts(trained.right, trained.count, trained.answered)
-            by_epoch["prequential_g_mean"] = g_mean(trained.right / trained.count).masked_fill(other, torch.nan)
-            by_epoch["prequential_kappa"] = kappa.masked_fill(other, torch.nan)
+        by_epoch = self._train_readings(trained, by_class)
         if (self.epoch + 1) % self.settings.eval_every == 0 or self.epoch + 1 == self.settings.epochs:
             by_epoch |= self._test_readings(by_class)
         for row, finite in enumerate((trained.loss.isfinite() & self._finite).tolist()):
@@ -156,6 +205,62 @@ class Loop(ABC):
         self.history.add(by_epoch, by_class)
         self.epoch += 1
 
+    def _learn(self) -> tuple[Trained, dict[str, Tensor]]:
+        """Train for one epoch; return readings by class.
+
+        Samples arrive, and enter the memory of a stream → weights from the ages so far → order → a training pass → a
+        clean pass over the same samples or, on a stream, over its memory → ages.
+        """
+        signal = self.settings.signal
+        here = self._arrived()
+        if signal == "before":
+            readings = self.clean_pass(here)
+            self.fold(here)
+
+        counts = self.counts
+        if self._memories:  # of what this step of the stream shows
+            counts = torch.zeros((len(self.runs), self.num_classes), dtype=torch.int64, device=self.device)
+            counts.scatter_add_(1, self.labels[here], torch.ones_like(here))
+        inputs = self._inputs(counts)
+        by_class = self.weights.by_class(inputs, epoch=self.epoch)
+        by_sample = self.weights.by_sample(by_class, inputs, self.labels, epoch=self.epoch)
+        position = here.gather(1, orders(self.runs, by_sample.gather(1, here), self.epoch))
+        trained = self.train_pass(position, by_sample.gather(1, position), counts)
+
+        if signal == "eval":
+            readings = self.clean_pass(*(self._remembered() if self._memories else (here,)))
+            self.fold(here)
+        elif signal != "before":
+            readings = trained.by_class()
+        if signal == "train":
+            self.fold(position)
+        if signal != "none":
+            age, smoothed = ("mean_age", "class_age") if isinstance(self.ages, SampleAges) else ("age", "ema")
+            readings |= {"age": getattr(self.ages, age), "smoothed_age": getattr(self.ages, smoothed)}
+        if self.samples is not None:
+            if signal == "train":  # only whether answers were right is known here
+                self.samples.observe(position, None)
+            self.samples.advance(self.ages.age)
+        return trained, {**readings, "weight": self.weights.mean_by_class(by_class, by_sample, self.labels)}
+
+    def _arrived(self) -> Tensor:
+        """Return the samples of this epoch, `int64 [R, m]`, as places in the pool; streams remember them."""
+        if not self._streams:
+            return torch.arange(self.labels.numel(), device=self.device).expand(len(self.runs), -1)
+        arrived = [stream[self.epoch] for stream in self._streams]
+        for memory, indices in zip(self._memories, arrived, strict=False):  # none of arrivals
+            memory.add(indices)
+        return torch.stack(arrived).to(self.device)
+
+    def _remembered(self) -> tuple[Tensor, Tensor]:
+        """Return the samples in memory, each once, and how often each is remembered, both `int64 [R, m]`."""
+        remembered = torch.stack([memory.counts(self.labels.numel()) for memory in self._memories]).to(self.device)
+        known = remembered > 0
+        most = int(known.sum(1).max())
+        # Remembered samples first; runs with fewer of them are padded with others, which count zero times.
+        index = known.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
+        return index, remembered.gather(1, index)
+
     def close(self) -> None:
         """End the processes that decode images; another epoch would start them again."""
         for source in (self.train, self.test, self._validation):
@@ -164,10 +269,11 @@ class Loop(ABC):
 
     # What an epoch is made of: weights and order, a training pass, a clean pass, folding
 
-    def inputs(self, counts: Tensor) -> Inputs:
+    def _inputs(self, counts: Tensor) -> Inputs:
         """Return what weights are computed from; `counts` of the classes, `[C]` or `[R, C]`."""
-        ages = self.ages if isinstance(self.ages, SampleAges) else None
-        return Inputs(self.runs, counts, self.ages.class_weight, self.error_rates.class_weight, ages, self.signals)
+        age, ages = self.ages.class_weight, self.ages if isinstance(self.ages, SampleAges) else None
+        error = torch.ones_like(age) if self.error_rates is None else self.error_rates.class_weight
+        return Inputs(self.runs, counts, age, error, ages, self.signals)
 
     def train_pass(self, position: Tensor, weight: Tensor, counts: Tensor) -> Trained:
         """Train on the samples at `position [R, m]` of the pool, in that order; `counts` of their classes."""
@@ -176,25 +282,17 @@ class Loop(ABC):
             self.learner.retrain(begins=self.epoch == s.epochs - s.retrain)
             self._train_pass = None  # another step
         if self._train_pass is None:
-            observes = s.signal == "train" or self.margins.in_training
-            self._train_pass = TrainPass(
-                self.learner,
-                self.train,
-                num_classes=self.num_classes,
-                size=position.shape[1],
-                observe=self._observe_step if observes else None,
-                observed=self._observed_tensors,
-                losses=self.step_losses,
-                mixes=any(run.mixup for run in self.runs) and not self.learner.retrains,
-            )
+            mixes = any(run.mixup for run in self.runs) and not self.learner.retrains
+            how: dict[str, Any] = {"size": position.shape[1], "losses": self.step_losses, "mixes": mixes}
+            self._train_pass = TrainPass(self.learner, self.train, self._observers, **how)
         self.whole = 4 * position.shape[1] + self._every.numel() + self.held_out.shape[-1]
         weight = weight.masked_fill(self.weights.resampled, 1.0)
         number, base = self._train_pass.number, s.lr
         self._rates = [rate_at(s, self.epoch * number + step, number) for step in range(number)]
         self._set_offsets(counts)
-        place, seeds = self.pool.gather(1, position), [run.seed for run in self.runs]
-        steps = self._train_pass.steps(place, position, weight, rates=self._rates, epoch=self.epoch, seeds=seeds)
+        place = self.pool.gather(1, position)
         with self._seeded():
+            steps = self._train_pass.steps(place, position, weight, rates=self._rates, epoch=self.epoch)
             for step, images in enumerate(steps, 1):
                 self._count(3 * images)
                 last = step == number
@@ -206,31 +304,20 @@ class Loop(ABC):
                     self._set_offsets(counts)
         return self._train_pass.result()
 
-    def clean_pass(
-        self, position: Tensor, times: Tensor | None = None, *, most: int | None = None
-    ) -> dict[str, Tensor]:
-        """Classify the samples at `position [R, m]` of the pool, unaugmented, each counted `times`; observe answers.
-
-        `most`: the most samples of any such pass, where their number changes.
-        """
+    def clean_pass(self, position: Tensor, times: Tensor | None = None) -> dict[str, Tensor]:
+        """Classify the samples at `position [R, m]` of the pool, unaugmented, each counted `times`; observe answers."""
         if self._clean_pass is None:
-            self._clean_pass = CleanPass(
-                self.learner,
-                self.train,
-                num_classes=self.num_classes,
-                size=most or position.shape[1],
-                shared=False,
-                keep=self.keep_samples or any(WEIGHTINGS[run.weighting].needs_loss for run in self.runs),
-                observe=partial(self.margins.observe_logits, self.margins.in_clean_pass),
-                observed=self.margins.pending,
-            )
+            keep = self.keep_samples or any(WEIGHTINGS[run.weighting].needs_loss for run in self.runs)
+            most = self.labels.numel() if self._memories else position.shape[1]
+            how: dict[str, Any] = {"size": most, "shared": False, "keep": keep}
+            self._clean_pass = CleanPass(self.learner, self.train, self._observers, **how)
         readings = self._evaluate(self._clean_pass, self.pool.gather(1, position), times)
         rank, world = _distributed.world()
         mine = position[:, rank::world]
         own_times = None if times is None else times[:, rank::world]
         label = self.labels[mine]
-        self._observe_ages(mine, label, readings.correct, own_times)
-        self.margins.observe(self.margins.in_clean_pass, mine, label, readings.predicted, own_times)
+        self._observers.observe(mine, label, readings.correct, own_times)
+        self.margins.observe(label, training=False, position=mine, answer=readings.predicted, times=own_times)
         if self.samples is not None:
             self.samples.observe(mine, readings.answers)
         if self.signals is not None and readings.answers is not None:
@@ -243,17 +330,14 @@ class Loop(ABC):
         Margins move as fast as the network learns: by the learning rate at the end of this epoch.
         """
         self.ages.advance()
-        self.error_rates.advance()
+        if self.error_rates is not None:
+            self.error_rates.advance()
         base = self.settings.lr
         self.margins.advance(rate_at(self.settings, 1000 * self.epoch + 999, 1000) / base if base else 1.0)
         if self.signals is not None:
             self.signals.advance(observed, self.ages.age, epoch=self.epoch)
 
     # Parts of these
-
-    def _pass_over(self, source: Any, index: Tensor, *, keep: bool = False) -> CleanPass:
-        size, shared = index.shape[-1], index.dim() == 1
-        return CleanPass(self.learner, source, num_classes=self.num_classes, size=size, shared=shared, keep=keep)
 
     def _evaluate(self, clean: CleanPass, index: Tensor, times: Tensor | None = None) -> Readings:
         for images in clean.steps(index, times):
@@ -266,7 +350,7 @@ class Loop(ABC):
         """Count work that was given to the device."""
         self.work += images
         if self.on_batch is not None:
-            self.on_batch()
+            self.on_batch(min(1.0, self.work / self.whole))
 
     @contextmanager
     def _seeded(self) -> Iterator[None]:
@@ -280,31 +364,28 @@ class Loop(ABC):
                     torch.cuda.manual_seed(seed)
             yield
 
-    def _observe_step(self, position: Tensor, label: Tensor, right: Tensor, predicted: Tensor, logits: Tensor) -> None:
-        """Update margins with the answers of a training step, and ages and error rates if these are their signal."""
-        if self.settings.signal == "train":
-            self._observe_ages(position, label, right)
-        self.margins.observe(self.margins.in_training, position, label, predicted)
-        self.margins.observe_logits(self.margins.in_training, label, logits)
-
-    def _observe_ages(self, position: Tensor, label: Tensor, right: Tensor, times: Tensor | None = None) -> None:
-        """Update ages and error rates with answers `[R, B]`."""
-        if isinstance(self.ages, SampleAges):
-            self.ages.observe(position, right)
-        else:
-            self.ages.observe(label, right, times=times)
-        self.error_rates.observe(label, right, times=times)
-
-    def _observed_tensors(self) -> Iterator[Tensor]:
-        """Yield the tensors that `_observe_step` changes."""
-        yield from self.error_rates.pending()
-        yield from self.ages.pending()
-        yield from self.margins.pending()
-
     def _set_offsets(self, counts: Tensor) -> None:
         """Set the offsets of the logits for the coming training steps."""
         if self.learner.offset is not None:
             self.learner.offset.copy_(self.margins.offsets(counts))
+
+    def _train_readings(self, trained: Trained, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
+        count, accuracy = by_class["train_count"], by_class["train_accuracy"]
+        by_epoch: dict[str, Tensor | float] = {
+            "epoch": self.epoch + 1,
+            "lr": self._rates[-1],
+            "train_loss": trained.loss,
+            "train_accuracy": (count * accuracy).nansum(1) / count.sum(1),
+        }
+        if isinstance(self.ages, ClassAges):
+            by_epoch["threshold"] = self.ages.threshold
+            # Samples that are drawn by weight, or mixed, are not those of the stream.
+            other = self.weights.resampled[:, 0] | torch.tensor([run.mixup > 0 for run in self.runs]).to(self.device)
+            kappa = metrics.kappa_of_counts(trained.right, trained.count, trained.answered)
+            geometric = metrics.g_mean(trained.right / trained.count)
+            by_epoch["prequential_g_mean"] = geometric.masked_fill(other, torch.nan)
+            by_epoch["prequential_kappa"] = kappa.masked_fill(other, torch.nan)
+        return by_epoch
 
     def _test_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
         """Return readings on the test set and the held-out samples; add those by class."""
@@ -317,7 +398,7 @@ class Loop(ABC):
         by_class |= {**on_test, "test_age": self.test_ages.class_age}
         accuracy, share = (on_test[name].cpu() for name in ("test_accuracy", "test_precision"))
         by_epoch: dict[str, Tensor | float] = {"test_accuracy": readings.accuracy}
-        for name, values in class_metrics(accuracy, precision=share, counts=self.counts.cpu()).items():
+        for name, values in metrics.class_metrics(accuracy, precision=share, counts=self.counts.cpu()).items():
             by_epoch[f"test_{name}"] = values
         if self.conflicting is not None:  # a group: a class with its own nuisance, or with another one
             group = (2 * self.test.labels + self.conflicting)[rank::world].expand_as(readings.correct)
@@ -350,7 +431,8 @@ class Loop(ABC):
         """Return networks, optimiser, ages and history."""
         states = {name: state.state_dict() for name, state in self._states().items()}
         own = {"runs": [run.run_id for run in self.runs], "keep_samples": self.keep_samples}
-        return {**own, "epoch": self.epoch, "failed": list(self.failed), **states}
+        memories = [memory.state_dict() for memory in self._memories]
+        return {**own, "epoch": self.epoch, "failed": list(self.failed), "memories": memories, **states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of another loop of the same runs; after an error, this loop must not be used."""
@@ -358,122 +440,14 @@ class Loop(ABC):
             raise ValueError("The state is of other runs, or of the same in another order.")
         for name, mine in self._states().items():
             mine.load_state_dict(state[name])
+        for memory, stored in zip(self._memories, state.get("memories", []), strict=True):
+            memory.load_state_dict(stored)
         self.epoch, self.failed = state["epoch"], list(state["failed"])
 
 
-class OfflineLoop(Loop):
-    """Trains on the whole set every epoch or, in the scenario "arrival", on the part of it that arrives.
-
-    An epoch: weights from the ages so far → order → one training pass → one clean pass over the same samples → ages.
-    """
-
-    ages: SampleAges
-
-    def _make_ages(self, rho: Tensor) -> SampleAges:
-        runs, s, size = self.runs, self.settings, self.labels.numel()
-        arrives = s.scenario == "arrival"
-        absent = "grow" if arrives else "keep"
-        if self.keep_samples:
-            self.samples = SampleHistory(len(runs), size, absent=absent, device=self.device)
-        if any(WEIGHTINGS[run.weighting].remembers for run in runs):
-            self.signals = SampleSignals(runs, size, self.device)
-        self._arrivals = [Arrivals(self.labels, s.fraction, steps=s.epochs, seed=run.seed) for run in runs if arrives]
-        how: dict[str, Any] = {"rho": rho, "fuse": s.fuse, "absent": absent, "device": self.device}
-        return SampleAges(self.labels, num_classes=self.num_classes, **how)
-
-    def _learn(self) -> tuple[Trained, dict[str, Tensor]]:
-        signal = self.settings.signal
-        here = torch.arange(self.labels.numel(), device=self.device).expand(len(self.runs), -1)  # [R, m]
-        if self._arrivals:
-            here = torch.stack([arrivals[self.epoch] for arrivals in self._arrivals]).to(self.device)
-        if signal == "before":
-            readings = self.clean_pass(here)
-            self.fold(here)
-
-        inputs = self.inputs(self.counts)
-        by_class = self.weights.by_class(inputs, epoch=self.epoch)
-        by_sample = self.weights.by_sample(by_class, inputs, self.labels, epoch=self.epoch)
-        position = here.gather(1, orders(self.runs, by_sample.gather(1, here), self.epoch))
-        trained = self.train_pass(position, by_sample.gather(1, position), self.counts)
-
-        if signal == "eval":
-            readings = self.clean_pass(here)
-            self.fold(here)
-        elif signal != "before":
-            readings = trained.by_class()
-        if signal == "train":
-            self.fold(position)
-        if signal != "none":
-            readings |= {"age": self.ages.mean_age, "smoothed_age": self.ages.class_age}
-        if self.samples is not None:
-            if signal == "train":  # only whether answers were right is known here
-                self.samples.observe(position, None)
-            self.samples.advance(self.ages.age)
-        return trained, {**readings, "weight": self.weights.mean_by_class(by_class, by_sample, self.labels)}
-
-
-class StreamLoop(Loop):
-    """Trains R runs, each on its own stream. "train" readings are of the samples in memory, repeats counted.
-
-    A step: its samples enter the memory → one training pass over them → one clean pass over the memory → ages.
-    """
-
-    ages: ClassAges
-
-    def _make_ages(self, rho: Tensor) -> ClassAges:
-        self._streams = [_stream(run, self.labels) for run in self.runs]
-        self._memories = [_memory(run) for run in self.runs]
-        threshold: list[Threshold] = ["median" if run.threshold is None else run.threshold for run in self.runs]
-        return ClassAges(self.num_classes, rho=rho, threshold=threshold, device=self.device)
-
-    def _learn(self) -> tuple[Trained, dict[str, Tensor]]:
-        signal, size = self.settings.signal, self.labels.numel()
-        samples = torch.stack([stream[self.epoch] for stream in self._streams])
-        for memory, indices in zip(self._memories, samples, strict=True):
-            memory.add(indices)
-        shown = samples.to(self.device)  # [R, m]
-        if signal == "before":
-            readings = self.clean_pass(shown, most=size)
-            self.fold(shown)
-
-        label = self.labels[shown]
-        counts = torch.zeros((len(self.runs), self.num_classes), dtype=torch.int64, device=self.device)
-        counts.scatter_add_(1, label, torch.ones_like(label))
-        by_class = self.weights.by_class(self.inputs(counts), epoch=self.epoch)
-        position = shown.gather(1, orders(self.runs, by_class.gather(1, label), self.epoch))
-        trained = self.train_pass(position, by_class.gather(1, self.labels[position]), counts)
-
-        if signal == "eval":
-            readings = self.clean_pass(*self._remembered(), most=size)
-        elif signal != "before":
-            readings = trained.by_class()
-        if signal in ("eval", "train"):
-            self.fold(shown)
-        if signal != "none":
-            readings |= {"age": self.ages.age, "smoothed_age": self.ages.ema}
-        return trained, {**readings, "weight": by_class}
-
-    def _remembered(self) -> tuple[Tensor, Tensor]:
-        """Return the samples in memory, each once, and how often each is remembered, both `int64 [R, m]`."""
-        remembered = torch.stack([memory.counts(self.labels.numel()) for memory in self._memories]).to(self.device)
-        known = remembered > 0
-        most = int(known.sum(1).max())
-        # Remembered samples first; runs with fewer of them are padded with others, which count zero times.
-        index = known.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
-        return index, remembered.gather(1, index)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return networks, optimiser, ages, history and memories."""
-        return {**super().state_dict(), "memories": [memory.state_dict() for memory in self._memories]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state of another loop of the same runs."""
-        super().load_state_dict(state)
-        for memory, own in zip(self._memories, state["memories"], strict=True):
-            memory.load_state_dict(own)
-
-
-def _stream(run: Settings, labels: Tensor) -> LimitedAccess | ShiftingTail:
+def _stream(run: Settings, labels: Tensor) -> Stream:
+    if run.scenario == "arrival":
+        return Arrivals(labels, run.fraction, steps=run.epochs, seed=run.seed)
     if run.stream == "access":
         return LimitedAccess(labels, run.fraction, steps=run.epochs, seed=run.seed)
     assert run.imbalance is not None

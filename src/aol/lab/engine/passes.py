@@ -5,16 +5,19 @@ The tensors of a batch thus keep their memory, as a CUDA graph needs, and an epo
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 
 import torch
 from torch import Tensor
 
 from aol import _distributed
 from aol.lab.engine.learner import Learner
+from aol.lab.engine.run_rules import Observers
 from aol.lab.engine.samples import mixtures
 from aol.lab.engine.source import Source
 from aol.lab.engine.step_losses import StepLosses
@@ -31,34 +34,20 @@ _WARM_UPS = 3  # calls before a capture: kernels are compiled, optimiser buffers
 
 
 class Captured:
-    """A function that is captured once as a CUDA graph and then replayed; without CUDA it is called each time.
+    """A function that is captured once as a CUDA graph and then replayed.
 
-    Everything it reads and writes must keep its memory between calls, and nothing in it may wait for the device.
-
-    Args:
-        work: the function, without arguments or result.
-        device: the device of its tensors.
-        touched: returns the tensors it changes; they are restored after the warm-up calls before a capture.
-        capture: False for work that cannot be captured, such as communication between processes.
+    Everything that `work` reads and writes must keep its memory between calls, and nothing in it may wait for the
+    device. `touched` returns the tensors it changes; they are restored after the warm-up calls before the capture.
     """
 
     def __init__(
-        self,
-        work: Callable[[], None],
-        *,
-        device: torch.device,
-        touched: Callable[[], Iterable[Tensor]],
-        capture: bool = True,
+        self, work: Callable[[], None], *, device: torch.device, touched: Callable[[], Iterable[Tensor]]
     ) -> None:
         self._work, self._touched, self._device = work, touched, device
-        self._capture = capture and device.type == "cuda"
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:
         """Call the function once."""
-        if not self._capture:
-            self._work()
-            return
         if self._graph is None:
             self._graph = self._record()
         self._graph.replay()
@@ -82,14 +71,7 @@ class Captured:
 
 @contextmanager
 def restored(tensors: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
-    """Restore the values of tensors afterwards; those created in between become zero, as new optimiser buffers are.
-
-    >>> value = torch.ones(2)
-    >>> with restored(lambda: [value]):
-    ...     _ = value.mul_(5)
-    >>> value
-    tensor([1., 1.])
-    """
+    """Restore the values of tensors afterwards; those created in between become zero, as new optimiser buffers are."""
     before = {tensor.data_ptr(): (tensor, tensor.detach().clone()) for tensor in tensors() if tensor.numel()}
     yield
     with torch.no_grad():
@@ -97,6 +79,44 @@ def restored(tensors: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
             if tensor.numel():
                 _, old = before.get(tensor.data_ptr(), (tensor, None))
                 tensor.zero_() if old is None else tensor.copy_(old)
+
+
+class _Pass(ABC):
+    """What training and clean passes share: the cursor, and on CUDA a captured step for each size of a batch."""
+
+    def __init__(self, learner: Learner, source: Source, observers: Observers | None) -> None:
+        self._learner, self._source, self._observers, self._device = learner, source, observers, learner.device
+        self._rank, self._world = _distributed.world()
+        self._captures = self._device.type == "cuda"
+        self._captured: dict[int, Captured] = {}
+        self._shown: Tensor | None = None  # the images of a captured step, where they come from storage
+        self._cursor = self._zeros((), torch.int64)
+
+    def _zeros(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=self._device)
+
+    def _next(self, size: int, images: Tensor | None = None) -> None:
+        """Work on the next batch; `images [1, B, C, H, W]` where they come from storage."""
+        if not self._captures:
+            self._work(size, images)
+            return
+        if images is not None:
+            if self._shown is None:  # the first batch is the largest
+                self._shown = torch.empty_like(images)
+            images = self._shown[:, :size].copy_(images)
+        if size not in self._captured:
+            work = partial(self._work, size, images)
+            self._captured[size] = Captured(work, device=self._device, touched=self._touched)
+        self._captured[size]()
+
+    @abstractmethod
+    def _work(self, size: int, images: Tensor | None) -> None:
+        """Work on the batch at the cursor, and move the cursor."""
+
+    def _touched(self) -> Iterator[Tensor]:
+        """Yield the tensors that `_work` changes."""
+        yield self._cursor
+        yield from () if self._observers is None else self._observers.pending()
 
 
 @dataclass(frozen=True)
@@ -114,17 +134,14 @@ class Trained:
         return {"train_count": self.count, "train_accuracy": self.right / self.count}
 
 
-class TrainPass:
+class TrainPass(_Pass):
     """Trains for one pass over m samples a run: all `steps`, then `result`, once an epoch.
 
     Args:
         learner: the networks.
         source: the images.
-        num_classes: C.
+        observers: take the answers of each step, if they are by the answers in training.
         size: m, the same in every pass.
-        observe: called on the device after each step, without waiting for it, with positions, labels, which were right,
-            and answers, each `[R, B]`, and logits `[R, B, C]`.
-        observed: returns the tensors that `observe` changes.
         losses: what losses learn from every batch, where a run has such a loss.
         mixes: whether runs mix images.
     """
@@ -133,47 +150,33 @@ class TrainPass:
         self,
         learner: Learner,
         source: Source,
+        observers: Observers | None,
         *,
-        num_classes: int,
         size: int,
-        observe: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None] | None = None,
-        observed: Callable[[], Iterable[Tensor]] = tuple,
         losses: StepLosses | None = None,
         mixes: bool = False,
     ) -> None:
-        self._learner, self._source, self._observe, self._observed = learner, source, observe, observed
-        self._step_losses = losses
-        device, runs = learner.device, len(learner.runs)
-        self._size, batch = size, learner.settings.batch_size
-        rank, self._world = _distributed.world()
-        self._mine, self._real = share(size, batch, rank, self._world, device)
+        super().__init__(learner, source, observers)
+        self._observes, self._step_losses, self._size = observers is not None and observers.in_training, losses, size
+        self._captures &= self._world == 1  # communication cannot be captured
+        runs, batch = len(learner.runs), learner.settings.batch_size
+        self._mine, self._real = share(size, batch, self._rank, self._world, learner.device)
         self._share = -(-batch // self._world)
         shape = (runs, self._mine.numel())
-        self._place = torch.zeros(shape, dtype=torch.int64, device=device)
-        self._position = torch.zeros_like(self._place)
-        self._weight = torch.zeros(shape, device=device)
+        self._place, self._position = self._zeros(shape, torch.int64), self._zeros(shape, torch.int64)
+        self._weight = self._zeros(shape)
         self.number = -(-size // batch)  # of optimiser steps
-        self._rates = torch.zeros(self.number, device=device)
-        self._partner = torch.zeros_like(self._place) if mixes else None
-        self._shares = torch.ones((runs, self.number), device=device)
-        self._cursor = torch.zeros((), dtype=torch.int64, device=device)
-        self._step = torch.zeros_like(self._cursor)
-        self._losses = torch.zeros(runs, dtype=torch.float64, device=device)
-        self._sums = torch.zeros((3, runs, num_classes), dtype=torch.float64, device=device)
-        self._batches: dict[int, Captured] = {}
-        self._shown: Tensor | None = None  # the images of a captured step, where they come from storage
+        self._rates = self._zeros((self.number,))
+        self._partner = self._zeros(shape, torch.int64) if mixes else None
+        self._shares = self._zeros((runs, self.number))
+        self._step = self._zeros((), torch.int64)
+        self._losses = self._zeros((runs,), torch.float64)
+        self._sums = self._zeros((3, runs, learner.num_classes), torch.float64)
 
     def steps(
-        self,
-        place: Tensor,
-        position: Tensor,
-        weight: Tensor,
-        *,
-        rates: Sequence[float],
-        epoch: int,
-        seeds: Sequence[int],
+        self, place: Tensor, position: Tensor, weight: Tensor, *, rates: Sequence[float], epoch: int
     ) -> Iterator[int]:
-        """Train on `place [R, m]`, indices into the data set, in that order; `observe` gets `position`.
+        """Train on `place [R, m]`, indices into the data set, in that order; observers get `position`.
 
         Gives one training step after the other to the device; yields how many images each has in all processes.
         """
@@ -187,18 +190,16 @@ class TrainPass:
             self._shares.copy_(shares)
         for tally in (self._cursor, self._step, self._losses, self._sums):
             tally.zero_()
-        left = self._mine.numel()
-        sizes = [min(self._share, left - start) for start in range(0, left, self._share)]
+        seeds, left = [run.seed for run in self._learner.runs], self._mine.numel()
+        streamed: Iterator[Tensor | None] = repeat(None)
         if isinstance(self._source, FromStorage):
-            images = self._source.train(place, self._mine, batch=self._share, epoch=epoch, seeds=seeds)
-            for size, shown in zip(sizes, images, strict=True):
-                self._streamed(size, shown)
-                yield size * self._world
+            streamed = self._source.train(place, self._mine, batch=self._share, epoch=epoch, seeds=seeds)
         else:
             self._source.prepare(self._size, self._mine, epoch=epoch, seeds=seeds)
-            for size in sizes:
-                self._captured(size)()
-                yield size * self._world
+        for images, start in zip(streamed, range(0, left, self._share), strict=False):  # up to the end of the stream
+            size = min(self._share, left - start)
+            self._next(size, images)
+            yield size * self._world
 
     def result(self) -> Trained:
         """Return what came of the pass, of all processes."""
@@ -207,33 +208,14 @@ class TrainPass:
         right, count, answered = sums.clone()
         return Trained(losses / self._world / self.number, right, count, answered, self._size)
 
-    def _captured(self, size: int, images: Tensor | None = None) -> Captured:
-        """Return the training step of a batch of some size; `images` keep their memory between steps."""
-        if size not in self._batches:
-            work, alone = partial(self._work, size, images), self._world == 1
-            self._batches[size] = Captured(work, device=self._learner.device, touched=self._touched, capture=alone)
-        return self._batches[size]
-
-    def _streamed(self, size: int, images: Tensor) -> None:
-        """Train on a batch that was decoded just now."""
-        if self._learner.device.type != "cuda" or self._world > 1:
-            self._work(size, images)
-            return
-        if self._shown is None:  # the first batch is the largest
-            self._shown = torch.empty_like(images)
-        shown = self._shown[:, :size]
-        shown.copy_(images)
-        self._captured(size, shown)()
-
     def _touched(self) -> Iterator[Tensor]:
-        yield from (self._cursor, self._step, self._losses, self._sums)
+        yield from (self._step, self._losses, self._sums)
         yield from self._learner.tensors()
         yield from () if self._step_losses is None else self._step_losses.buffers()
-        yield from self._observed()
+        yield from super()._touched()
 
-    def _work(self, size: int, images: Tensor | None = None) -> None:
-        """Train on the next batch."""
-        at = self._cursor + torch.arange(size, device=self._cursor.device)
+    def _work(self, size: int, images: Tensor | None) -> None:
+        at = self._cursor + torch.arange(size, device=self._device)
         place, weight = self._place.index_select(1, at), self._weight.index_select(1, at)
         label = self._source.labels[place]
         if images is None:
@@ -265,8 +247,8 @@ class TrainPass:
             logits, mixed = logits[:, real], mixed and (mixed[0][:, real], mixed[1])
         if self._step_losses is not None:
             self._step_losses.after(label, right, logits, mixed)
-        if self._observe is not None:
-            self._observe(position, label, right, predicted, logits)
+        if self._observes and self._observers is not None:
+            self._observers.step(position, label, right, predicted, logits)
         self._cursor += size
         self._step += 1
 
@@ -285,16 +267,13 @@ def share(size: int, batch: int, rank: int, world: int, device: torch.device) ->
 
     >>> [share(5, 4, rank, 2, torch.device("cpu"))[0].tolist() for rank in (0, 1)]
     [[0, 2, 4], [1, 3, 4]]
-    >>> share(5, 4, 1, 2, torch.device("cpu"))[1].tolist()
-    [True, True, False]
     """
     places, real = [], []
     for start in range(0, size, batch):
         stop = min(start + batch, size)
-        own = torch.arange(start + rank, stop, world) if start + rank < stop else torch.empty(0, dtype=torch.int64)
-        most = -(-(stop - start) // world)
-        places.append(torch.cat((own, torch.full((most - own.numel(),), start))))
-        real.append(torch.arange(most) < own.numel())
+        own = torch.arange(start + rank, stop + rank, world)
+        real.append(own < stop)
+        places.append(own.where(real[-1], start))
     return torch.cat(places).to(device), torch.cat(real).to(device)
 
 
@@ -320,53 +299,43 @@ class Readings:
         return {f"{split}_{name}": value for name, value in means(self.sums).items()}
 
 
-class CleanPass:
+class CleanPass(_Pass):
     """Classifies samples in evaluation mode, unaugmented, and sums readings by class: all `steps`, then `result`.
 
     Args:
         learner: the networks.
         source: the images.
-        num_classes: C.
+        observers: take the logits of each batch.
         size: the most samples of a pass.
         shared: whether all runs have the same samples.
         keep: also return the answer to each sample.
-        observe: called on the device after each batch, without waiting for it, with labels `[R, B]`, logits
-            `[R, B, C]`, and how often each counts, `[R, B]`.
-        observed: returns the tensors that `observe` changes.
     """
 
     def __init__(
         self,
         learner: Learner,
         source: Source,
+        observers: Observers | None = None,
         *,
-        num_classes: int,
         size: int,
         shared: bool,
         keep: bool = False,
-        observe: Callable[[Tensor, Tensor, Tensor], None] | None = None,
-        observed: Callable[[], Iterable[Tensor]] = tuple,
     ) -> None:
-        self._learner, self._source, self._observe, self._observed = learner, source, observe, observed
-        device, runs = learner.device, len(learner.runs)
-        self._rank, self._world = _distributed.world()
-        images, pixels = _EVALUATION_BATCH[device.type]
-        self._batch = max(16, min(images, pixels // source.area) // runs)
+        super().__init__(learner, source, observers)
+        runs, own = len(learner.runs), -(-size // self._world)
+        images, pixels = _EVALUATION_BATCH[learner.device.type]
+        most = max(16, min(images, pixels // source.area) // runs)
         if isinstance(source, FromStorage):
-            self._batch = min(self._batch, _STREAMED_BATCH)
-        self._fixed = device.type == "cuda"  # a graph has one batch size: the last batch is padded
-        own = -(-size // self._world)
-        self._batch = min(self._batch, max(1, own))
-        padded = -(-own // self._batch) * self._batch
-        self._index = torch.zeros(padded if shared else (runs, padded), dtype=torch.int64, device=device)
-        self._times = torch.zeros((runs, padded), dtype=torch.float64, device=device)
-        self._correct = torch.zeros((runs, padded), dtype=torch.bool, device=device)
-        self._predicted = torch.zeros((runs, padded), dtype=torch.int64, device=device)
-        self._sums = torch.zeros((SUMS, runs, num_classes), dtype=torch.float64, device=device)
-        self._answers = torch.zeros((len(ANSWER), runs, padded if keep else 0), device=device)
-        self._cursor = torch.zeros((), dtype=torch.int64, device=device)
-        self._batches: dict[int, Captured] = {}
-        self._shown = 0
+            most = min(most, _STREAMED_BATCH)
+        self._batch = min(most, max(1, own))
+        self._fixed = learner.device.type == "cuda"  # a graph has one batch size: the last batch is padded
+        shape = (runs, -(-own // self._batch) * self._batch)
+        self._index = self._zeros(shape[1:] if shared else shape, torch.int64)
+        self._times = self._zeros(shape, torch.float64)
+        self._correct, self._predicted = self._zeros(shape, torch.bool), self._zeros(shape, torch.int64)
+        self._sums = self._zeros((SUMS, runs, learner.num_classes), torch.float64)
+        self._answers = self._zeros((len(ANSWER), runs, shape[1] if keep else 0))
+        self._given = 0
 
     def steps(self, index: Tensor, times: Tensor | None = None) -> Iterator[int]:
         """Classify `index [n]`, common to all runs, or `[R, n]`: indices into the data set.
@@ -375,7 +344,7 @@ class CleanPass:
         other to the device; yields how many images each has in all processes, which share the samples.
         """
         index = index[..., self._rank :: self._world]
-        self._shown = size = index.shape[-1]
+        self._given = size = index.shape[-1]
         self._index[..., :size] = index
         self._index[..., size:] = 0
         self._times[:, :size] = 1.0 if times is None else times[:, self._rank :: self._world].to(torch.float64)
@@ -389,26 +358,23 @@ class CleanPass:
             return
         for start in range(0, size, self._batch):
             left = min(self._batch, size - start)
-            batch = self._batch if self._fixed else left
-            if batch not in self._batches:
-                work = partial(self._work, batch)
-                self._batches[batch] = Captured(work, device=self._learner.device, touched=self._touched)
-            self._batches[batch]()
+            self._next(self._batch if self._fixed else left)
             yield left * self._world
 
     def result(self) -> Readings:
         """Return readings: sums over all processes, but `correct` only of the own share, `index[..., rank::world]`."""
-        answers = self._answers[..., : self._shown].clone() if self._answers.numel() else None
-        correct, predicted = self._correct[:, : self._shown].clone(), self._predicted[:, : self._shown].clone()
-        return Readings(correct, predicted, _distributed.total(self._sums).clone(), answers)
+        correct, predicted, every = (
+            part[..., : self._given].clone() for part in (self._correct, self._predicted, self._answers)
+        )
+        sums = _distributed.total(self._sums).clone()
+        return Readings(correct, predicted, sums, every if every.numel() else None)
 
     def _touched(self) -> Iterator[Tensor]:
-        yield from (self._cursor, self._sums, self._correct, self._predicted, self._answers)
-        yield from self._observed()
+        yield from (self._sums, self._correct, self._predicted, self._answers)
+        yield from super()._touched()
 
-    def _work(self, size: int, images: Tensor | None = None) -> None:
-        """Evaluate the next batch."""
-        at = self._cursor + torch.arange(size, device=self._cursor.device)
+    def _work(self, size: int, images: Tensor | None) -> None:
+        at = self._cursor + torch.arange(size, device=self._device)
         index = self._index.index_select(-1, at)
         if images is None:
             assert not isinstance(self._source, FromStorage)
@@ -417,8 +383,8 @@ class CleanPass:
         label = self._source.labels[index].expand(logits.shape[0], -1)
         times = self._times.index_select(1, at)
         right, predicted = add_readings(self._sums, logits, label, times)
-        if self._observe is not None:
-            self._observe(label, logits, times)
+        if self._observers is not None:
+            self._observers.batch(label, logits, times)
         self._correct.index_copy_(1, at, right)
         self._predicted.index_copy_(1, at, predicted)
         if self._answers.numel():

@@ -15,8 +15,7 @@ from aol._files import write_atomically
 from aol.ages import SampleAges
 from aol.lab.data.encoded_images import StoredImages
 from aol.lab.data.images import ImageSet
-from aol.lab.engine.history import CLASS, EPOCH
-from aol.lab.engine.loop import Loop
+from aol.lab.engine.loop import CLASS, EPOCH, Loop
 from aol.lab.engine.source import AnyPair
 from aol.lab.settings import MARGINS, WEIGHTINGS, Settings, word
 from aol.lab.train.groups import ExecutionOptions

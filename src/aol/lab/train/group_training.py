@@ -13,7 +13,7 @@ import torch
 
 from aol import _distributed
 from aol.lab.engine.device import one_thread
-from aol.lab.engine.loop import Loop, OfflineLoop, StreamLoop
+from aol.lab.engine.loop import Loop
 from aol.lab.engine.source import AnyPair, data_of
 from aol.lab.settings import Settings, WrongSettingsError
 from aol.lab.train.from_loop import write_records
@@ -54,9 +54,8 @@ class Context:
 
 def make_loop(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: ExecutionOptions) -> Loop:
     """Return the loop that trains a group, before its first epoch."""
-    kind = StreamLoop if runs[0].scenario == "stream" else OfflineLoop
     data = data_of(runs[0], pairs)
-    return kind(runs, data, device=options.device, workers=options.workers, keep_samples=options.keep_samples)
+    return Loop(runs, data, device=options.device, workers=options.workers, keep_samples=options.keep_samples)
 
 
 def train_group(group: RunGroup, context: Context, stop: Stop) -> bool:

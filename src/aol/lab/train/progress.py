@@ -49,12 +49,11 @@ class Silent:
         self._shown = time.monotonic()
         self.show(doing)
 
-    def within(self, loop: Loop, stop: Stop) -> None:
-        """Take a loop within an epoch; readings on the device are not ready."""
+    def within(self, loop: Loop, stop: Stop, part: float) -> None:
+        """Take a loop that has begun this part of an epoch; readings on the device are not ready."""
         if stop.signal:
             self.say_once("Stopping at the end of this epoch; Ctrl-C stops at once.")
         if time.monotonic() - self._shown >= _SHOW_EVERY:
-            part = min(1.0, loop.work / loop.whole)
             self.reach(loop.runs, loop.epoch + part, describe(loop, part))
 
     @property
