@@ -26,7 +26,7 @@ _MOST_PANELS = 12
 _PAGE = 6.9  # inches: both columns of a two-column page
 _TITLE = 0.2  # inches
 _ROW, _HEAD, _AXIS = 0.145, 0.17, 0.62  # inches
-_MOST_ROWS = 20  # in one column
+_MOST_ROWS, _MOST_LONG_ROWS = 20, 12  # in one column
 
 
 def draw(results: StudyResults, of: str | None = None) -> Figure:
@@ -91,20 +91,21 @@ Block: TypeAlias = tuple[str, Sequence[Estimate]]
 
 
 @style.styled
-def draw_forest(blocks: Sequence[Block], axis: str, reference: str, label_letters: int = 28) -> Figure:
+def draw_forest(blocks: Sequence[Block], axis: str, reference: str, *, long: bool = False) -> Figure:
     """Return a figure with the rows of each named block; `axis` and `reference` say what is shown.
 
-    More than 20 rows in several blocks are drawn in two columns, of one scale. Longer labels are shortened.
+    More than 20 rows in several blocks are drawn in two columns, of one scale; more than 12 with long labels.
     """
     estimates = [row for _, rows in blocks for row in rows]
     columns: list[Sequence[Block]] = [blocks]
-    if len(estimates) > _MOST_ROWS and len(blocks) > 1:  # in two columns, the longer one as short as it can be
+    if len(estimates) > (_MOST_LONG_ROWS if long else _MOST_ROWS) and len(blocks) > 1:
+        # In two columns, the longer one as short as it can be.
         sizes = [len(rows) + 1 for _, rows in blocks]
         cut = min(range(len(blocks) - 1, 0, -1), key=lambda cut: max(sum(sizes[:cut]), sum(sizes[cut:])))
         columns = [blocks[:cut], blocks[cut:]]
     heights = [sum(_ROW * len(rows) + _HEAD * bool(name) for name, rows in column) for column in columns]
     wide, letters = (5.2, 60) if len(columns) == 1 else (8.4, 44)
-    wide += 0.04 * (label_letters - 28) * len(columns)
+    wide, label_letters = (wide + len(columns), 52) if long else (wide, 28)
     figure, panels = style.panels(max(heights) + _AXIS, 1, len(columns), width=wide, share_x=True)
     longest = max(_fill(axes, column, letters, label_letters) for axes, column in zip(panels, columns, strict=True))
     for axes in panels:

@@ -17,19 +17,19 @@ from statistics import fmean
 
 import pandas as pd
 
-from aol.lab.settings import WrongSettingsError, word
+from aol.lab.settings import Value, WrongSettingsError, word
 from aol.lab.study.draw import Estimate, draw_forest, estimate_of, gain_figure
 from aol.lab.study.paper import TABLES, cells_of
 from aol.lab.study.results import StudyResults, finished_runs, rows_of, study_results
 from aol.lab.study.spec import Study, builtin_names, cell_name, load, path_of
 from aol.lab.study.tables import NONE, TEMPLATES, correlation_verdict, gain_text, notes, percent, points, signed, tables
-from aol.lab.study.verdict import FEW, Claim
+from aol.lab.study.verdict import ALPHA, FEW, Claim
 from aol.records.metrics import zero_threshold_share
 from aol.records.store import Store
 from aol.report.figures import style
 
 MOST_CELLS = 12  # with more, the gains of a study are one table with a row for each cell
-MOST_NAMED = 3  # cells of a row that make no grid
+MOST_ROWS = 6  # cells with a row each in the summary, where some gain and others lose
 MOST_ZEROS = 0.25  # share of steps whose threshold was 0, above which a study hardly tests age
 
 
@@ -83,10 +83,11 @@ def results_page(folder: Path, called: Mapping[str, Study] | None = None, *, cha
     shown = {name: own for (name, own), is_shown in zip(by_name.items(), own_runs, strict=True) if is_shown}
     paper = any(own.study.paper for own in shown.values())
     lines = summary(list(shown.values())) if paper else []
+    told = {line.study for line in lines}
     sections = [
         {
             "study": own.study,
-            "verdict": _verdict(own),
+            "verdict": "" if own.study.name in told else _verdict(own),
             "tables": _tables(own),
             "notes": notes(own, brief=True),
             "zeros": _zero_thresholds(own) if own.study.paper else {},
@@ -115,7 +116,8 @@ def _charts(shown: Sequence[StudyResults], lines: Sequence[SummaryLine]) -> dict
         if line.estimate is not None:
             blocks.setdefault(line.table, []).append(line.estimate)
     if blocks:
-        figures["summary"] = draw_forest(list(blocks.items()), "gain of weights from ages (points)", "paper's gain", 52)
+        axis = "gain of weights from ages (points)"
+        figures["summary"] = draw_forest(list(blocks.items()), axis, "paper's gain", long=True)
     return {f"results-{name}.svg": style.rendered(figure, "svg", text=True) for name, figure in figures.items()}
 
 
@@ -124,22 +126,25 @@ def _verdict(results: StudyResults) -> str:
     if results.correlations:
         return correlation_verdict(results)
     parts = []
-    for whole in results.verdicts:
-        asked = _asked(results, whole) if results.study.paper else []
-        for own in results.claims(asked) if len(asked) > 1 else [whole]:
-            name = f"{own.method} " if len(results.verdicts) > 1 else ""
-            name += f"{cell_name(results.study.cells_list()[own.cells[0]])} " if own is not whole else ""
-            gain = f"{gain_text(own.gain, ' to ')}, " if own.gain else ""
-            parts.append(name + gain + ", ".join(filter(None, (own.word, own.size))))
+    for own in results.verdicts:
+        name = f"{own.method} " if len(results.verdicts) > 1 else ""
+        gain = f"{gain_text(own.gain, ' to ')}, " if own.gain else ""
+        parts.append(name + gain + ", ".join(filter(None, (own.word, own.size))))
     return "; ".join(parts)
 
 
 def _asked(results: StudyResults, whole: Claim) -> list[tuple[str, None, list[int] | None]]:
-    """Return a claim to judge for all cells; one for each cell where some gain and others lose, both beyond chance."""
+    """Return a claim to judge for all cells; one for each of up to 6 cells where some gain and others lose."""
+    cells = results.of(whole.method)["cell"]
+    split = all(_gained_and_lost(results, whole)) and len(cells) <= MOST_ROWS
+    return [(whole.method, None, [place]) for place in cells] if split else [(whole.method, None, None)]
+
+
+def _gained_and_lost(results: StudyResults, whole: Claim) -> tuple[int, int]:
+    """Return in how many cells a method gains, and in how many it loses, by corrected p-values."""
     rows = results.of(whole.method)
-    ends = [gain.interval for gain in rows["gain"] if gain.interval]
-    mixed = any(low > 0 for low, _ in ends) and any(high < 0 for _, high in ends)
-    return [(whole.method, None, [place]) for place in rows["cell"]] if mixed else [(whole.method, None, None)]
+    clear = [gain.mean > 0 for gain, p in zip(rows["gain"], rows["p"], strict=True) if p < ALPHA]
+    return sum(clear), len(clear) - sum(clear)
 
 
 def _zero_thresholds(results: StudyResults) -> dict[str, float]:
@@ -215,7 +220,7 @@ def summary(shown: Sequence[StudyResults]) -> list[SummaryLine]:
 
 
 def _lines(title: str, results: StudyResults) -> list[SummaryLine]:
-    """Return a row for each claim, or for each of its cells where some gain and others lose, both beyond chance."""
+    """Return a row for each claim, or for each of its cells (see `_asked`)."""
     study, lines = results.study, []
     if results.correlations:
         cells = study.cells_list()
@@ -248,10 +253,12 @@ def _line(title: str, results: StudyResults, own: Claim, end: Claim | None) -> S
     if len(places) == 1:
         published = rows["paper"][rows["cell"] == places[0]].item()
         paper += f" ({published.setting})" if published and published.setting else ""
-    here = gain_text(own.gain, " to ") + (f"; last step {gain_text(end.gain, ' to ')}" if end and end.gain else "")
+    here = gain_text(own.gain, " to ") + (f"<br>last step {gain_text(end.gain, ' to ')}" if end and end.gain else "")
     estimate = estimate_of(tested, own.gain, paper=own.paper_gain)
-    seeds = str(own.gain.seeds)
-    return replace(line, paper=paper, here=here, seeds=seeds, word=own.word, size=own.size, estimate=estimate)
+    seeds, gained = str(own.gain.seeds), _gained_and_lost(results, own)
+    mixed = len(places) > 1 and all(gained)
+    verdict = own.word + (" ({} cells gain, {} lose)".format(*gained) if mixed else "")
+    return replace(line, paper=paper, here=here, seeds=seeds, word=verdict, size=own.size, estimate=estimate)
 
 
 def _count(results: StudyResults, cells: Sequence[object]) -> str:
@@ -259,18 +266,25 @@ def _count(results: StudyResults, cells: Sequence[object]) -> str:
 
 
 def _tested(results: StudyResults, method: str, places: Sequence[int]) -> str:
-    """Return what was tested: the method's setting, and the cells; of many that make no grid, the first."""
+    """Return what was tested: the method's setting, and the cells."""
     study, own = results.study, results.study.method(method)
     runs = [study.runs(study.cells_list()[place], own)[0] for place in places]
     axes = TABLES[study.paper or ""][1]
     cells = [{axis: getattr(run, axis) for axis in axes} for run in runs]
     values = {axis: list(dict.fromkeys(cell[axis] for cell in cells)) for axis in axes}
+    grid = ", ".join(cell_name({axis: own[0]}) + _more(own[1:]) for axis, own in values.items())
     if math.prod(map(len, values.values())) == len(cells):
-        names = ", ".join("/".join([cell_name({axis: own[0]}), *map(word, own[1:])]) for axis, own in values.items())
+        names = grid
+    elif len(cells) <= MOST_ROWS:
+        names = "; ".join(map(cell_name, cells))
     else:
-        names = "; ".join(map(cell_name, cells[:MOST_NAMED]))
-        names += f" and {len(cells) - MOST_NAMED} more" if len(cells) > MOST_NAMED else ""
+        names = f"{len(cells)} cells of {grid}"
     setting = "" if results.correlations else f"{method}, {' and '.join(own.grid)} chosen on validation: "
     if setting and runs and len(own.variants()) == 1:
         setting = f"{runs[0].method}: "
     return setting + names
+
+
+def _more(values: Sequence[Value]) -> str:
+    """Return the further values of an axis; of many, the last."""
+    return f" to {word(values[-1])}" if len(values) > 3 else "".join(f"/{word(value)}" for value in values)
