@@ -347,10 +347,12 @@ def test_micro_batches_count_what_their_batch_counts() -> None:
 def test_mixup_counts_each_sample_once() -> None:
     label, other = torch.tensor([0, 0, 1]), torch.tensor([1, 0, 3])
     mixed = 0.7 * F.one_hot(label, C).float() + 0.3 * F.one_hot(other, C)
-    criterion = aol.LogitAdjustedLoss(C)
-    criterion(torch.zeros(3, C, requires_grad=True), mixed)
-    assert criterion.counts.tolist() == pytest.approx([1.7, 1.0, 0.0, 0.3])
-    assert criterion.counts.sum().item() == pytest.approx(3)
+    counted, margins, ages = aol.LogitAdjustedLoss(C), aol.MarginLoss(C), aol.AgeWeightedLoss(C)
+    for criterion in (counted, margins, ages):
+        criterion(torch.zeros(3, C, requires_grad=True), mixed)
+    for counts in (counted.counts, margins.sums[0]):
+        assert counts.tolist() == pytest.approx([1.7, 1.0, 0.0, 0.3])
+    assert ages.counts[0].tolist() == [2, 1, 0, 0]  # by the larger part: an answer is right or wrong
 
 
 def test_memory_is_an_average_over_about_so_many_labels() -> None:

@@ -25,6 +25,13 @@ def processes():
     made.stop()
 
 
+@pytest.fixture(scope="module")
+def two_processes():
+    made = Processes(2)
+    yield made
+    made.stop()
+
+
 @pytest.mark.parametrize("settings", STATES.values(), ids=STATES)
 def test_sample_ages_agree_with_one_process_to_the_last_bit(processes, settings):
     alone = scenarios.sample_ages(0, processes.world, alone=True, **settings)
@@ -175,12 +182,15 @@ def test_what_several_processes_record_is_what_one_would_have(processes, setting
     ],
     ids=lambda settings: " ".join(map(str, settings.values())),
 )
-def test_losses_learn_from_the_uneven_batches_of_all_processes_what_one_process_learns(processes, settings):
-    alone = scenarios.criterion(0, processes.world, alone=True, **settings)
-    first, *others = processes.run("criterion", **settings)
-    assert all(other == first for other in others)
-    for ours, whole in zip(first, alone, strict=True):
-        np.testing.assert_allclose(ours, whole, rtol=1e-5, atol=1e-6)
+def test_losses_learn_from_the_uneven_batches_of_all_processes_what_one_process_learns(
+    processes, two_processes, settings
+):
+    for several in (processes, two_processes):
+        alone = scenarios.criterion(0, several.world, alone=True, **settings)
+        first, *others = several.run("criterion", **settings)
+        assert all(other == first for other in others)
+        for ours, whole in zip(first, alone, strict=True):
+            np.testing.assert_allclose(ours, whole, rtol=1e-5, atol=1e-6)
 
 
 def test_a_failing_process_is_shown_and_the_others_are_not_left_hanging(processes):  # the last one: it ends them all

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
 
 from aol._need import explaining
 
 
-def lazy(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package, by its modules and the names of each.
+def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package, by its modules and the names of each, divided by spaces.
 
     The modules themselves are imported on access too, as in `aol.weights.cap`.
     """
-    places = {name: home for home, names in homes.items() for name in names}
+    places = {name: home for home, names in homes.items() for name in names.split()}
 
     def find(name: str) -> object:
         if name in places:

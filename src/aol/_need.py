@@ -26,15 +26,7 @@ def need(name: str, why: str) -> ModuleType:
 
 @contextmanager
 def explaining(why: str, extra: str | None = None) -> Iterator[None]:
-    """Say in one sentence what to install where a package is missing; `extra` as in the table, if not given.
-
-    >>> with explaining("aol.plugins.river", "river"):
-    ...     import no_such_module
-    Traceback (most recent call last):
-    ...
-    ModuleNotFoundError: aol.plugins.river needs no_such_module, which is not installed: pip install '.[river]' in a
-    checkout of aol
-    """
+    """Say in one sentence what to install where a package is missing; `extra` as in the table, if not given."""
     try:
         yield
     except ModuleNotFoundError as missing:

@@ -98,8 +98,8 @@ def margin_step(
     .. math:: o_c \leftarrow o_c - g \log \frac{n_c m_c + \epsilon}{n_c q_c + \epsilon}, \;
         m_c = \operatorname*{mean}_{y_i = c} (1 - p_{ic}), \; q_c = \sum_{d \ne c} \operatorname*{mean}_{y_i = d} p_{ic}
 
-    A class that is missed (m) more than samples of others claim it (q) gets a lower offset: it must be learnt with more
-    margin. ε, `few` errors of mean size, lets a class with few labels move little, and none once all errors are gone.
+    A class that is missed (m) more than samples of others claim it (q) gets a lower offset. ε, `few` errors of mean
+    size, lets a class with few labels move little, and none once all errors are gone.
 
     >>> margin_step(torch.zeros(2), torch.zeros(3, 2), torch.tensor([[90.0, 10], [9, 6], [0.6, 0.1]]))[0]
     tensor([ 0.1664, -0.1664])
@@ -150,12 +150,9 @@ def _plus(logits: Tensor, offset: Tensor) -> Tensor:
 
 
 def _kept(value: Tensor) -> Tensor:
-    """Return a vector that a compiled backward pass uses as it is now.
-
-    It would compute it again, from what the call has changed since; a scatter is never computed again.
-    """
+    """Return a vector that a compiled backward pass uses as it is now, in place of computing it again."""
     if not torch.compiler.is_compiling():
-        return value
+        return value  # else by a scatter, which is never computed again
     return torch.zeros_like(value).scatter_add_(0, torch.arange(len(value), device=value.device), value)
 
 
@@ -177,7 +174,7 @@ def _counts(given: Any, num_classes: int) -> Tensor:
         index = list(given.index)
         ordered = index == list(range(len(index))) or not all(map(_is_whole, index))
         _require(ordered, "counts must be in the order of the classes: use .reindex(range(num_classes))", index)
-        given = given.to_numpy()
+        given = given.to_numpy().copy()
     try:
         counts = torch.as_tensor(given).detach().float().clone()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -210,9 +207,8 @@ class _Criterion(KeepsTypes):
         self, num_classes: int, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean"
     ) -> None:
         super().__init__()
-        _require(
-            _is_whole(num_classes) and num_classes >= 1, "num_classes must be a whole number of 1 or more", num_classes
-        )
+        good = _is_whole(num_classes) and num_classes >= 1
+        _require(good, "num_classes must be a whole number of 1 or more", num_classes)
         _require(reduction in ("mean", "sum", "none"), "reduction must be 'mean', 'sum' or 'none'", reduction)
         self.num_classes, self.ignore_index = int(num_classes), ignore_index
         self.label_smoothing, self.reduction = label_smoothing, reduction
@@ -377,8 +373,8 @@ class AgeWeightedLoss(_Criterion):
 
     .. math:: \frac{\sum_i w_i \ell_i}{\sum_i w_i}, \qquad w_c = \frac{\bar a_c}{\frac{1}{C} \sum_k \bar a_k}
 
-    With `num_classes`, classes grow older by the answers in training, as in `ClassAges`. With `ages`, the weights are
-    those of samples that come back, advanced by a watch or by your own clean passes.
+    With `num_classes`, classes grow older by the answers in training. With `ages`, the weights are those of samples
+    that come back, advanced by a watch or by your own clean passes.
 
     Args:
         num_classes: C.
@@ -455,9 +451,8 @@ class AgeWeightedLoss(_Criterion):
             if index is None:
                 raise ValueError("index must be given: ages with level='sample' have a weight for each sample.")
             weight = self.ages.weight(index)
-            _require(
-                weight.numel() == (shape[0] if shape else 1), "index must be [B], one a sample", list(weight.shape)
-            )
+            size = shape[0] if shape else 1
+            _require(weight.numel() == size, "index must be [B], one a sample", list(weight.shape))
             weight = weight.to(target.device).view(shape[:1] + (1,) * (len(shape) - 1)).expand(shape)
         else:
             weight = _kept(self.class_weight.to(target.device))

@@ -83,7 +83,8 @@ def weighted_mean(
     NaN.
 
     Args:
-        loss, weight: `[B]` or `[R, B]`; weights get no gradient.
+        loss: `[B]` or `[R, B]`.
+        weight: `[B]` or `[R, B]`; gets no gradient.
         divide_by: "weight" (the paper), or "count", the batch size (the paper's code for sigmoid and focal losses).
         total: another divisor, if this batch is a part of a larger one: see `loss_total`.
 

@@ -53,7 +53,7 @@ class Memory(ABC):
 
 
 class KeepAll(Memory):
-    """Counts every index, repeats included: 8 bytes for each number up to the largest, for a stream of any length.
+    """Counts every index, repeats included: 8 bytes for each number up to the largest.
 
     >>> memory = KeepAll()
     >>> for indices in ([3, 1], [3]):
@@ -106,8 +106,7 @@ class KeepLast(Memory):
 class Reservoir(Memory):
     """Stores at most `capacity` indices: a uniform random sample of all indices so far.
 
-    Once full, the n-th index enters with probability capacity / n and replaces one that is drawn uniformly. The result
-    does not depend on how a stream is divided into calls of `add`.
+    Once full, the n-th index enters with probability capacity / n and replaces one that is drawn uniformly.
 
     >>> memory = Reservoir(100, seed=1)
     >>> memory.add(range(1_000_000))

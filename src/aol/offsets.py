@@ -16,11 +16,9 @@ def logit_offsets(counts: _check.Integers, tau: _check.Rate = 1.0) -> Tensor:
 
     .. math:: o_c = \tau\,(\log n_c - \tfrac{1}{C} \sum_k \log n_k)
 
-    `tau = 1` is the balanced softmax. Pass the result to a loss as `offset`.
-
     Args:
         counts: number of samples of each class, `[C]` or `[R, C]`. A class without samples counts as seen once.
-        tau: strength, 0 or more; a vector of R numbers gives `[R, C]`.
+        tau: strength, 0 or more; 1 is the balanced softmax; a vector of R numbers gives `[R, C]`.
 
     >>> logit_offsets([1000, 10])
     tensor([ 2.3026, -2.3026])
@@ -29,18 +27,15 @@ def logit_offsets(counts: _check.Integers, tau: _check.Rate = 1.0) -> Tensor:
     rate = per_run("tau", tau, number, 0.0, 1e6)
     rarest = number.masked_fill(number == 0, 1.0).amin(-1, keepdim=True)  # an absent class is never above a rare one
     log = torch.where(number > 0, number, rarest).log()
-    return (rate * (log - log.nanmean(-1, keepdim=True))).to(torch.float32)
+    return (rate * (log - log.mean(-1, keepdim=True))).to(torch.float32)
 
 
 def posthoc_logits(logits: _check.Numbers, offset: _check.Numbers) -> Tensor:
     r"""Return the logits of a model that was trained without offsets, adjusted afterwards: `logits - offset`.
 
-    For models that cannot be trained again. Use the logarithm of predicted probabilities as logits, if a model has no
-    others. `offset` comes from `logit_offsets` or `fit_offsets`.
-
     Args:
-        logits: `[..., C]`, a tensor or an array.
-        offset: `[C]`, or `[R, C]` for logits `[R, B, C]`.
+        logits: `[..., C]`, a tensor or an array; logarithms of predicted probabilities, if a model has no logits.
+        offset: `[C]`, or `[R, C]` for logits `[R, B, C]`: from `logit_offsets` or `fit_offsets`.
 
     >>> posthoc_logits(torch.tensor([[2.0, 1.0]]), logit_offsets([90, 10]))
     tensor([[0.9014, 2.0986]])
@@ -59,9 +54,8 @@ def fit_offsets(
 ) -> Tensor:
     """Return offsets for `posthoc_logits`, `float32 [C]`, from held-out logits: no class counts, no training.
 
-    Moves offsets as `Margins` does, until classes are as often missed as wrongly named, and returns those with
-    the lowest mean error rate of classes on the way. Use samples that the model was not trained on. `times`, `[B]`,
-    counts a sample several times; `width` is that of `Margins`.
+    Moves offsets as `Margins` does, and returns those with the lowest mean error rate of classes on the way. Use
+    samples that the model was not trained on. `times`, `[B]`, counts a sample several times.
 
     >>> logits = torch.tensor([[1.0, 0.0]] * 50 + [[0.5, 0.0]] * 50)
     >>> offset = fit_offsets(logits, [0] * 50 + [1] * 50)

@@ -1,7 +1,4 @@
-"""Samplers: shuffled, or with replacement by weight; the same order on any number of processes.
-
-The order is a function of (seed, epoch, weights). Processes split it; the state holds the position in it.
-"""
+"""Samplers: shuffled, or with replacement by weight; the same order on any number of processes."""
 
 from __future__ import annotations
 
@@ -46,10 +43,9 @@ def draw(weight: Tensor, num_samples: int, *, generator: torch.Generator) -> Ten
 
 
 class Pass(Iterator[int]):
-    """One pass over an order, with a state of its own: whether it has ended.
+    """One pass over an order, with a state of its own, as torchdata needs it: whether the pass has ended.
 
-    torchdata saves sampler states while the last batch is prefetched. The sampler may then be in the next epoch
-    already, and only the pass knows that it has ended.
+    When torchdata saves the sampler's state, that may be in the next epoch already.
     """
 
     def __init__(self, indices: Iterator[int]) -> None:
@@ -89,9 +85,14 @@ class EpochSampler(Sampler[int], ABC):
     """
 
     def __init__(
-        self, num_samples: int, *, seed: int = 0, even: bool = True, rank: int | None = None,
+        self,
+        num_samples: int,
+        *,
+        seed: int = 0,
+        even: bool = True,
+        rank: int | None = None,
         world_size: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.num_samples, self.seed = _check.whole("num_samples", num_samples, 1), _check.whole("seed", seed, 0)
         self.even = even
         if (rank is None) != (world_size is None):

@@ -14,11 +14,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Network", "Stacked", "make", "names", "obstacle"]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "layers": ("Network",),
-        "registry": ("make", "names"),
-        "stacked": ("Stacked", "obstacle"),
-    },
-)
+__getattr__, __dir__ = lazy(__name__, {"layers": "Network", "registry": "make names", "stacked": "Stacked obstacle"})
