@@ -1,7 +1,4 @@
-"""Records of a training loop of one's own: the same record that `aol train` writes, through the library alone.
-
-Knows ages and files, not how a network is trained.
-"""
+"""Records of a training loop of one's own: the same record that `aol train` writes, through the library alone."""
 
 from __future__ import annotations
 
@@ -47,8 +44,8 @@ from aol.records.record import (
 )
 
 Figure: TypeAlias = "float | Tensor | Sequence[float] | np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None"
-Columns: TypeAlias = dict[str, Tensor]
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+Columns: TypeAlias = dict[str, Array]
 MOST_TESTED = 200  # test samples that are wrong of which a picture or text is kept
 _COLUMNS = ("id", "method", "seed", "epoch", "class", "name", "count")  # of the tables of epochs and classes
 
@@ -122,38 +119,40 @@ class Recorder:
         self.folder, self.ages, self._group = Path(folder), ages, group
         if classes is not None and len(classes) != ages.num_classes:
             raise ValueError(f"classes must be {ages.num_classes} names, one a class, not {_check.shown(classes)}.")
-        self._classes = [str(name) for name in (range(ages.num_classes) if classes is None else classes)]
-        self._counts: list[int] | None = None  # of the training samples; with `ClassAges`, of what was observed
         if command is None and sys.argv and sys.argv[0].endswith(".py"):
             command = shlex.join([Path(sys.executable).name, *sys.argv])
-        size = _check.whole("test_size", test_size or 0, 0)
-        # Of an epoch: label, answer, the probabilities of both, and 1 if seen.
-        self._tested = torch.zeros((size, 5), device=ages.device)
-        self._test_image, self._test_describe = _reader(test_images), test_describe
-        self._history: SampleHistory | None = None
-        self._image: Any = None
-        self._describe = describe
-        self._names: list[str] | None = None
-        if isinstance(ages, SampleAges):
-            self._history = SampleHistory(1, ages.num_samples, absent=ages.absent, device=ages.device)
-            self._counts = torch.bincount(ages.labels, minlength=ages.num_classes).tolist()
-            self._take_samples(images, names, ages.num_samples)
+        self._record = Run(
+            id=secrets.token_hex(6),
+            method=str(name or self.folder.resolve().name),
+            seed=None if seed is None else _check.whole("seed", seed, 0),
+            settings=_checked_settings(settings or {}),
+            classes=[str(name) for name in (range(ages.num_classes) if classes is None else classes)],
+            counts=None,
+            epochs=np.zeros(0, np.int64),
+            planned=None if epochs is None else _check.whole("epochs", epochs, 1),
+            command=None if command is None else str(command),
+        )
+        self._samples = ages if isinstance(ages, SampleAges) else None
+        self._counts: list[int] | None = None  # of the training samples; with `ClassAges`, of what was observed
+        if self._samples is not None:
+            self._history = SampleHistory(1, self._samples.num_samples, absent=ages.absent, device=ages.device)
+            self._counts = torch.bincount(self._samples.labels, minlength=ages.num_classes).tolist()
+            for what, given in (("images", images), ("names", names)):
+                if hasattr(given, "__len__") and len(given) != self._samples.num_samples:
+                    raise ValueError(f"{what} must be {self._samples.num_samples}, one a sample, not {len(given)}.")
         elif any(given is not None for given in (images, describe, names)):
             raise ValueError("images, describe and names are of samples, and ClassAges know none.")
-        name = str(name or self.folder.resolve().name)
-        run = Run(secrets.token_hex(6), name, None, {}, [], None, np.zeros(0, np.int64))
-        self._record = run
-        self._about: dict[str, Any] = {
-            "method": run.method,
-            "seed": None if seed is None else _check.whole("seed", seed, 0),
-            "settings": _checked_settings(settings or {}),
-            "planned": None if epochs is None else _check.whole("epochs", epochs, 1),
-            "command": None if command is None else str(command),
-        }
+        self._names = None if names is None else [os.fspath(name) for name in names]
+        self._shows = {"image": _reader(images), "text": describe}
+        self._shows_test = {"image": _reader(test_images), "text": test_describe}
+        if self._shows["image"] is not None:
+            thumbnail(self._shows["image"](0))  # better now than after an hour
+        # Of an epoch: label, answer, the probabilities of both, and 1 if seen.
+        self._tested = torch.zeros((_check.whole("test_size", test_size or 0, 0), 5), device=ages.device)
         none = torch.zeros((SUMS, 1, ages.num_classes), dtype=torch.float64, device=ages.device)
         self._sums = {"train": none, "test": none.clone()}  # since the last `advance`
         self._at = 0  # the ages' epoch when they were last written down here
-        self._weight, self._weight_of = self._class_weight(), ages.epoch
+        self._weights = {ages.epoch: self._class_weight()}  # by the epoch of the ages that they follow from
         self._clock = time.monotonic()
         self._writes, self._named, self._closed = _distributed.world(group)[0] == 0, False, False
         self._held = ExitStack()
@@ -164,16 +163,6 @@ class Recorder:
                 self._place = self.folder.stat()
                 self._held = held.pop_all()
 
-    def _take_samples(self, images: Any, names: Any, size: int) -> None:
-        """Take what shows the samples, and what they are called."""
-        for what, given in (("images", images), ("names", names)):
-            if hasattr(given, "__len__") and len(given) != size:
-                raise ValueError(f"{what} must be {size}, one a sample, not {len(given)}.")
-        self._names = None if names is None else [os.fspath(name) for name in names]
-        self._image = _reader(images)
-        if self._image is not None:
-            thumbnail(self._image(0))  # better now than after an hour
-
     def _continue(self, resume: bool) -> None:
         """Read the record that is in the folder, or refuse it."""
         remove_partial_files(self.folder)
@@ -183,11 +172,13 @@ class Recorder:
             raise ValueError(
                 f"{self.folder} already holds a record: give resume=True to continue it, or another folder."
             )
-        self._record = read_run(self.folder)
-        if self._record.classes != self._classes:
+        before, own = read_run(self.folder), self._record
+        if before.classes != own.classes:
             raise DamagedRunError(f"{self.folder} has a record of other classes: choose another folder.")
-        if self._history is not None and len(self._record.epochs):
-            samples.restore_history(self._history, self.folder, self._record.id, self.ages.labels)
+        about = {name: getattr(own, name) for name in ("method", "seed", "settings", "planned", "command")}
+        self._record = replace(before, **about)
+        if self._samples is not None and len(before.epochs):
+            samples.restore_history(self._history, self.folder, before.id, self._samples.labels)
             self._named = self._names is None  # the names stay as they were
 
     # What happens
@@ -198,12 +189,12 @@ class Recorder:
         Call it in the clean pass. With `ClassAges`, `index` is the labels.
         """
         ages = self.ages
-        label = ages.label(index) if isinstance(ages, SampleAges) else self._label("index", index)
+        label = self._label("index", index) if self._samples is None else self._samples.label(index)
         answers = self._answers(logits, label)
-        if ages.epoch != self._weight_of and self._at in (0, ages.epoch):  # they were loaded since
-            self._weight, self._weight_of = self._class_weight(), ages.epoch
+        if ages.epoch not in self._weights:  # they were loaded since
+            self._weights[ages.epoch] = self._class_weight()
         add_readings(self._sums["train"], answers, label[None])
-        if self._history is not None:
+        if self._samples is not None:
             place = _check.integers("index", index, device=ages.device)
             self._history.observe(place, answer(answers, label[None]))
 
@@ -239,36 +230,30 @@ class Recorder:
             raise ValueError("advance() of a recorder comes after ages.advance(), once an epoch: no epoch has passed.")
         if self._writes and not (self.folder.exists() and os.path.samestat(self.folder.stat(), self._place)):
             raise RuntimeError(f"{self.folder} was moved or deleted: make a recorder of the folder where it is now.")
+        kept = record.first(int((record.epochs < ages.epoch).sum()))
+        if len(kept.epochs) and kept.epochs[-1] + 1 != ages.epoch:
+            gap = f"{self.folder} has a record up to epoch {kept.epochs[-1]}, and the ages are in epoch {ages.epoch}"
+            raise ValueError(f"{gap}: call advance() after each ages.advance(), or choose another folder.")
         given = self._figures(figures)
         curves, by_class = (own | more for own, more in zip(self._readings(), given, strict=True))
-        kept = record.first(int((record.epochs < ages.epoch).sum()))
-        last = int(kept.epochs[-1]) if len(kept.epochs) else 0
-        if last and last + 1 != ages.epoch:
-            gap = f"{self.folder} has a record up to epoch {last}, and the ages are in epoch {ages.epoch}"
-            raise ValueError(f"{gap}: call advance() after each ages.advance(), or choose another folder.")
-        epochs = np.append(kept.epochs, ages.epoch)
-        if self._history is not None:
+        if self._samples is not None:
             self._history.cut(len(kept.epochs))
-            self._history.advance(ages.age[None], group=self._group)
-        row = {name: value.numpy() for name, value in by_class.items()}
-        over_curves = _appended(kept.curves, {name: value.numpy() for name, value in curves.items()}, len(epochs))
-        over_time = _appended(kept.over_time, row, len(epochs), len(self._classes))
-        seen = np.nansum(over_time.get("train_count", np.zeros((1, len(self._classes)))), axis=0)
+            self._history.advance(self._samples.age[None], group=self._group)
+        over_curves = _appended(kept.curves, curves, len(kept.epochs))
+        over_time = _appended(kept.over_time, by_class, len(kept.epochs))
+        seen = np.nansum(over_time.get("train_count", np.zeros((1, ages.num_classes))), axis=0)
         self._record = replace(
             record,
-            **self._about,
-            classes=self._classes,
             counts=seen.astype(int).tolist() if self._counts is None else self._counts,
-            epochs=epochs,
+            epochs=np.append(kept.epochs, ages.epoch),
             curves=over_curves,
-            by_class=by_class_of(over_time) | row,
+            by_class=by_class_of(over_time) | by_class,
             over_time={name: values.astype(np.float32) for name, values in over_time.items()},
             finished=False,
             seconds=float(np.nansum(over_curves["seconds"])),
             versions=versions(ages.device),
         )
-        self._at = self._weight_of = ages.epoch
-        self._weight, self._clock = self._class_weight(), time.monotonic()
+        self._at, self._weights, self._clock = ages.epoch, {ages.epoch: self._class_weight()}, time.monotonic()
         tested, self._tested = _distributed.total(self._tested, self._group), torch.zeros_like(self._tested)
         if self._writes:
             self._write_samples()
@@ -286,7 +271,6 @@ class Recorder:
         if self._writes and not self._closed and record.epochs[-1:].tolist() == [self.ages.epoch]:
             if self._at or not (self.folder / PREVIEWS).exists():
                 self._write_previews()
-                self._write_test_previews()
             if finished and not record.finished:
                 write_run(self.folder, replace(record, finished=True))
         self._closed = True
@@ -302,21 +286,22 @@ class Recorder:
 
     def _class_weight(self) -> Tensor:
         """Return the weight of each class, `[C]`; at sample level the mean over its samples."""
-        ages = self.ages
-        if not isinstance(ages, SampleAges) or ages.level == "class":
-            return ages.class_weight
-        return class_mean(ages.sample_weight[None], ages.labels, ages.num_classes)[0]
+        own = self._samples
+        if own is None or own.level == "class":
+            return self.ages.class_weight
+        return class_mean(own.sample_weight[None], own.labels, own.num_classes)[0]
 
     def _readings(self) -> tuple[Columns, Columns]:
         """Return what this epoch's answers and the ages say: numbers, and `[C]` each."""
-        ages = self.ages
-        curves: Columns = {"seconds": torch.tensor(time.monotonic() - self._clock, device="cpu")}
-        raw, smoothed = (ages.mean_age, ages.class_age) if isinstance(ages, SampleAges) else (ages.age, ages.ema)
-        by_class: Columns = {"age": raw.cpu(), "smoothed_age": smoothed.cpu()}
-        if self._weight_of == ages.epoch - 1:
-            by_class["weight"] = self._weight.cpu()
+        ages, own = self.ages, self._samples
+        curves = {"seconds": torch.tensor(time.monotonic() - self._clock, device="cpu")}
+        by_class = {"age": ages.age, "smoothed_age": ages.ema}
+        if own is not None:
+            by_class = {"age": own.mean_age, "smoothed_age": own.class_age}
+        if ages.epoch - 1 in self._weights:
+            by_class["weight"] = self._weights[ages.epoch - 1]
         for split, of_process in self._sums.items():
-            sums = _distributed.total(of_process, self._group)[:, 0].cpu()
+            sums = _distributed.total(of_process, self._group)[:, 0]
             self._sums[split] = torch.zeros_like(of_process)
             if not bool(sums[0].any()):
                 continue
@@ -324,15 +309,14 @@ class Recorder:
             by_class |= {"train_count": sums[0]} if split == "train" else {}
             by_class |= {f"{split}_{name}": value for name, value in means(sums).items()}
             if split == "test":
-                by_class["test_precision"] = precision(sums)
-                measures = class_metrics(
-                    by_class["test_accuracy"], precision=by_class["test_precision"], counts=self._counts
-                )
+                right, by_class["test_precision"] = by_class["test_accuracy"], precision(sums)
+                measures = class_metrics(right, precision=by_class["test_precision"], counts=self._counts)
                 curves |= {f"test_{name}": value for name, value in measures.items()}
         if isinstance(ages, ClassAges):
-            curves["threshold"] = ages.threshold.cpu()
-            by_class.setdefault("train_accuracy", ages.accuracy.cpu())
-        return curves, by_class
+            curves["threshold"] = ages.threshold
+            by_class.setdefault("train_accuracy", ages.accuracy)
+        numbers, columns = ({name: v.cpu().numpy() for name, v in values.items()} for values in (curves, by_class))
+        return numbers, columns
 
     def _figures(self, figures: Mapping[str, Figure]) -> tuple[Columns, Columns]:
         """Return what the user gave in the same way."""
@@ -343,13 +327,13 @@ class Recorder:
                 raise ValueError(f"A figure cannot be called {name!r}: the tables have a column of that name.")
             if figure is None:
                 continue
-            value = _check.real(name, figure).to("cpu", torch.float64)
-            if why := impossible(name, value.numpy()):
+            value = _check.real(name, figure).to("cpu", torch.float64).numpy()
+            if why := impossible(name, value):
                 raise ValueError(f"{name} {why}, not {value.tolist()}.")
             if value.shape not in ((), (self.ages.num_classes,)):
                 shapes = f"one number, or {self.ages.num_classes}, one a class"
                 raise ValueError(f"{name} must be {shapes}, not of the shape {list(value.shape)}.")
-            (by_class if value.dim() else curves)[name] = value
+            (by_class if value.ndim else curves)[name] = value
         return curves, by_class
 
     def _label(self, name: str, value: object) -> Tensor:
@@ -368,28 +352,26 @@ class Recorder:
     # What is written
 
     def _write_samples(self) -> None:
-        if self._history is None or not isinstance(self.ages, SampleAges):
+        ages = self._samples
+        if ages is None:
             return
         if not self._named:  # written once: a million are many, and they stay the same
             samples.write_names(self.folder, self._names)
             self._names, self._named = None, True
-        ages, index = self.ages, torch.arange(self.ages.num_samples, device="cpu")
+        index = torch.arange(ages.num_samples, device="cpu")
         columns = {"index": index, "label": ages.labels, "age": ages.age, "ema": ages.ema, **self._history.tensors(0)}
         samples.write_samples(self.folder / samples.FILE, columns, run=self._record.id, absent=ages.absent)
 
     def _write_previews(self) -> None:
-        if self._history is None or not isinstance(self.ages, SampleAges) or not (self._image or self._describe):
-            return
-        rows = worth_seeing(self.ages.labels.cpu(), self.ages.ema.cpu(), self._history.tensors(0)["mean_margin"])
-        save_previews(self.folder, rows, image=self._image, text=self._describe)
-
-    def _write_test_previews(self) -> None:
-        """Keep what is shown of test samples that are wrong: the most certain of each class in turn."""
+        """Keep what is shown of samples, and of test samples that are wrong: the most certain of each class in turn."""
+        ages = self._samples
+        if ages is not None and any(self._shows.values()):
+            rows = worth_seeing(ages.labels.cpu(), ages.ema.cpu(), self._history.tensors(0)["mean_margin"])
+            save_previews(self.folder, rows, **self._shows)
         answers = samples.read_tested(self.folder / samples.TEST, self._record.id)
-        if answers is None or not (self._test_image or self._test_describe):
-            return
-        rows = samples.surest_mistakes(answers)[:MOST_TESTED].tolist()
-        save_previews(self.folder, rows, image=self._test_image, text=self._test_describe, file=TEST_PREVIEWS)
+        if answers is not None and any(self._shows_test.values()):
+            rows = samples.surest_mistakes(answers)[:MOST_TESTED].tolist()
+            save_previews(self.folder, rows, **self._shows_test, file=TEST_PREVIEWS)
 
 
 def _reader(images: Any) -> Callable[[int], object] | None:
@@ -397,14 +379,11 @@ def _reader(images: Any) -> Callable[[int], object] | None:
     return reader
 
 
-def _appended(table: Mapping[str, Array], row: Mapping[str, Array], epochs: int, *size: int) -> dict[str, Array]:
-    """Return readings by epoch with another last row, `float64 [epochs, *size]`; NaN where nothing was read."""
-    readings = {name: np.full((epochs, *size), np.nan) for name in dict.fromkeys((*table, *row))}
-    for name, values in table.items():
-        readings[name][: len(values)] = values
-    for name, value in row.items():
-        readings[name][-1] = value
-    return readings
+def _appended(table: Mapping[str, Array], row: Columns, epochs: int) -> dict[str, Array]:
+    """Return readings by epoch, `[epochs + 1, ...]`, with another last row; NaN where nothing was read."""
+    before = {**table} | {name: np.full((epochs, *row[name].shape), np.nan) for name in row if name not in table}
+    nothing = {name: np.full(values.shape[1:], np.nan) for name, values in before.items()}
+    return {name: np.append(values, [row.get(name, nothing[name])], axis=0) for name, values in before.items()}
 
 
 def _checked_settings(settings: Mapping[str, Value]) -> dict[str, Value]:
