@@ -49,7 +49,6 @@ from aol.lab.nets.cnn import CNN
 from aol.lab.nets.registry import make
 from aol.lab.settings import Settings
 from aol.lab.train.from_loop import write_records
-from aol.lab.train.groups import ExecutionOptions
 from aol.records.store import Store
 from aol.stats import paired_gain
 
@@ -356,8 +355,7 @@ def networks(people: People, flags: Path) -> Record:
     loop = people.trained(GPU_SEEDS, after_epoch=add)
     place, scores = loop.pool.cpu(), dict[str, Any]()
     with tempfile.TemporaryDirectory() as folder:
-        options = ExecutionOptions(loop.device, networks=False, keep_samples=True)
-        write_records(loop, pair, Store(folder), options, finished=True, keep=())
+        write_records(loop, pair, Store(folder), finished=True, keep=(), networks=False)
         frames = [aol.find_label_errors(Path(folder, "runs", run.run_id)).sort_index() for run in loop.runs]
         together = aol.find_label_errors(folder).sort_index()
     for title, errors in {"": frames, ", 8 together": [together]}.items():

@@ -17,7 +17,7 @@ from aol.lab.engine.source import data_of
 from aol.lab.nets import fused
 from aol.lab.nets.fused import FusedStack
 from aol.lab.settings import Settings, Value, grid
-from aol.lab.train.groups import load_checkpoint, save_checkpoint
+from aol.lab.train.folder import load_checkpoint, save_checkpoint
 from tests.support.random_images import random_pair
 
 CUDA = torch.device("cuda")

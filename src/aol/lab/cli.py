@@ -38,7 +38,7 @@ from aol.show import print_json, print_runs
 
 if TYPE_CHECKING:
     from aol.lab.train.driver import OpenData, Outcome
-    from aol.lab.train.groups import ExecutionOptions
+    from aol.lab.train.group_training import ExecutionOptions
     from aol.lab.train.progress import Silent
     from aol.records.record import Json
     from aol.records.store import Store
@@ -212,7 +212,7 @@ def options_of(args: argparse.Namespace, **more: Any) -> ExecutionOptions:
     import torch
 
     from aol.lab.engine.device import usable_device
-    from aol.lab.train.groups import ExecutionOptions
+    from aol.lab.train.group_training import ExecutionOptions
 
     if getattr(args, "deterministic", False):
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS has no deterministic kernels
@@ -337,7 +337,7 @@ def train_runs(
     """Train runs and print what came of it; return the exit status."""
     from aol.lab.data.named import NAMES
     from aol.lab.data.open import is_source, open_sets
-    from aol.lab.train.request import prepare
+    from aol.lab.train.folder import prepare
     from aol.records.store import resume_command
     from aol.records.table import frame_of
 

@@ -17,8 +17,8 @@ from aol.lab.engine.source import AnyPair
 from aol.lab.settings import Settings, WrongSettingsError
 from aol.lab.train import group_training
 from aol.lab.train.driver import Job, Outcome, train
-from aol.lab.train.group_training import Context
-from aol.lab.train.groups import ExecutionOptions, RunGroup, Stop, new_group
+from aol.lab.train.folder import RunGroup, new_group
+from aol.lab.train.group_training import Context, ExecutionOptions, Stop
 from aol.lab.train.progress import Silent
 from aol.records.store import Store
 from tests.support.running import told

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from aol.cli import main
-from aol.lab.train import groups
-from aol.lab.train.groups import load_checkpoint
+from aol.lab.train import folder
+from aol.lab.train.folder import load_checkpoint
 from tests.support.running import forked, status_of, told, wait_for
 
 pytestmark = pytest.mark.usefixtures("_loaded")
@@ -72,7 +72,7 @@ def test_runs_with_a_damaged_checkpoint_start_again(damage: str, tmp_path: Path,
         if damage == "another format":
             torch.save({"format": 0}, path)
         else:
-            torch.save({"format": groups.CHECKPOINT_FORMAT, "epoch": forked}, path)
+            torch.save({"format": folder.CHECKPOINT_FORMAT, "epoch": forked}, path)
         path.write_bytes(path.read_bytes() + hashlib.sha256(path.read_bytes()).digest())
     status, err = said(*words(out, "--resume"))
     assert status == 0

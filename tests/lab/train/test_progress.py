@@ -12,8 +12,7 @@ from aol.lab.data import open_data
 from aol.lab.settings import Settings
 from aol.lab.train import progress
 from aol.lab.train.driver import train
-from aol.lab.train.group_training import make_loop
-from aol.lab.train.groups import ExecutionOptions, Stop
+from aol.lab.train.group_training import ExecutionOptions, make_loop
 from aol.lab.train.progress import Lines, Silent, describe, duration, imbalance_note
 from aol.records.store import Store
 
@@ -63,7 +62,7 @@ def test_the_time_left_is_estimated_from_the_epochs_of_this_process(monkeypatch:
     clock.now += 5.0
     loop = make_loop(runs[:1], PAIRS, OPTIONS)
     loop.epoch = 6
-    tally.within(loop, Stop(), 1.0)
+    tally.within(loop, False, 1.0)
     assert (tally.done, tally.share, tally.seconds_left) == (0, 7 / 40, 33.0)
     assert tally.text() == "0/2 runs complete, 18 % of all epochs, about 33 s left"
     tally.reach(runs, math.inf, "")  # a diverged run ends early

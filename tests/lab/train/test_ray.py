@@ -21,8 +21,8 @@ import torch
 from aol.lab.data import open_data
 from aol.lab.engine.source import AnyPair
 from aol.lab.settings import Settings, WrongSettingsError
-from aol.lab.train.group_training import Context
-from aol.lab.train.groups import ExecutionOptions, new_group
+from aol.lab.train.folder import new_group
+from aol.lab.train.group_training import Context, ExecutionOptions
 from aol.lab.train.progress import Silent
 from aol.lab.train.ray import train_task
 from aol.records.store import Store

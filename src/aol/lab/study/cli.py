@@ -192,7 +192,7 @@ def _run(args: argparse.Namespace) -> int:
     groups={"execution": unchanged(EXECUTION)},
 )
 def _resume(args: argparse.Namespace) -> int | None:
-    from aol.lab.train.request import requested, requested_runs
+    from aol.lab.train.folder import requested, requested_runs
     from aol.records.store import Store, read_request
 
     if not args.folder.is_dir():

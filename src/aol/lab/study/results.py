@@ -23,7 +23,7 @@ from aol.lab.study.correlations import Correlation, correlations
 from aol.lab.study.spec import Cell, Method, Study
 from aol.lab.study.stats import Figures, best_of_k, choose, choose_leaving_one_out, pooled_gains
 from aol.lab.study.verdict import LEAST_SEEDS, Claim, claim, judge
-from aol.lab.train.validate import problem, read_valid, settings_of
+from aol.lab.train.folder import problem, read_valid, settings_of
 from aol.records.metrics import ALL_MEASURES, FIGURES, METRICS, column_of
 from aol.records.record import DamagedRunError, Run
 from aol.records.store import Store

@@ -8,8 +8,7 @@ from typing import Any
 import pandas as pd
 
 from aol.lab.study.spec import Study, cell_name
-from aol.lab.train.groups import begun_groups
-from aol.lab.train.validate import is_complete, read_valid
+from aol.lab.train.folder import begun_groups, is_complete, read_valid
 from aol.records.record import DamagedRunError
 from aol.records.store import Store
 

@@ -25,19 +25,17 @@ from aol._files import remove_partial_files, write_atomically
 from aol.lab.engine.device import launched
 from aol.lab.engine.source import AnyPair
 from aol.lab.settings import Settings, WrongSettingsError
-from aol.lab.train.group_training import Context, is_out_of_memory, train_group
-from aol.lab.train.groups import (
+from aol.lab.train.folder import RunGroup, begun_groups, is_complete, new_group, read_valid, remove_group
+from aol.lab.train.group_training import (
+    Context,
     ExecutionOptions,
-    RunGroup,
     Stop,
-    begun_groups,
     check,
+    is_out_of_memory,
     most_together,
-    new_group,
-    remove_group,
+    train_group,
 )
 from aol.lab.train.progress import Silent, duration
-from aol.lab.train.validate import is_complete, read_valid
 from aol.records import samples
 from aol.records.record import FILE, DamagedRunError
 from aol.records.store import Store

@@ -18,7 +18,6 @@ from aol.lab.data.images import ImageSet
 from aol.lab.engine.loop import CLASS, EPOCH, Loop
 from aol.lab.engine.source import AnyPair
 from aol.lab.settings import MARGINS, WEIGHTINGS, Settings, word
-from aol.lab.train.groups import ExecutionOptions
 from aol.records import samples
 from aol.records.previews import TEST as TEST_PREVIEWS
 from aol.records.previews import save_previews, worth_seeing
@@ -33,10 +32,11 @@ def write_records(
     loop: Loop,
     pair: AnyPair,
     store: Store,
-    options: ExecutionOptions,
     *,
     finished: bool,
-    keep: Sequence[str] | None,
+    keep: Sequence[str] | None = None,
+    networks: bool = True,
+    data_dir: str | None = None,
 ) -> None:
     """Bring the records of every run up to date; run.json last, so that whoever reads it finds the rest.
 
@@ -46,7 +46,7 @@ def write_records(
         folder = store.path(run.run_id)
         if loop.samples is not None:
             _write_samples(loop, pair, row, folder, finished=finished)
-        if finished and options.networks:
+        if finished and networks:
             write_atomically(folder / "network.safetensors", save(loop.learner.network(row)))
     state = loop.history.state_dict()
     by_epoch, by_class = (np.asarray(state[name]) for name in ("by_epoch", "by_class"))
@@ -71,7 +71,7 @@ def write_records(
             trained_together=len(loop.runs),
             stacking=loop.learner.stacking,
             versions=versions(loop.device),
-            command=command(run, data_dir=options.data_dir, keep_samples=loop.keep_samples),
+            command=command(run, data_dir=data_dir, keep_samples=loop.keep_samples),
             data=run.data,
             baseline=run.baseline,
         )

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from aol._values import printable
 from aol.lab.engine.loop import Loop
 from aol.lab.settings import Settings
-from aol.lab.train.groups import Stop
 from aol.longtail import long_tail_counts
 
 _SHOW_EVERY, _LINE_EVERY = 0.5, 10.0  # seconds between two displays within an epoch, and between two lines
@@ -49,9 +48,9 @@ class Silent:
         self._shown = time.monotonic()
         self.show(doing)
 
-    def within(self, loop: Loop, stop: Stop, part: float) -> None:
+    def within(self, loop: Loop, stopping: bool, part: float) -> None:
         """Take a loop that has begun this part of an epoch; readings on the device are not ready."""
-        if stop.signal:
+        if stopping:
             self.say_once("Stopping at the end of this epoch; Ctrl-C stops at once.")
         if time.monotonic() - self._shown >= _SHOW_EVERY:
             self.reach(loop.runs, loop.epoch + part, describe(loop, part))
