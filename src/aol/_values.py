@@ -57,32 +57,20 @@ def choice(name: str, value: object, allowed: Sequence[str]) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a suggestion with the closest known name, or an empty text.
-
-    >>> did_you_mean("cifar", ["digits", "cifar10"])
-    " Did you mean 'cifar10'?"
-    """
+    """Return a suggestion with the closest known name, or an empty text."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def printable(text: str) -> str:
-    r"""Return a text with control characters, as a file's name may have them, written as codes.
-
-    >>> printable("cat\x1b[2J.png")
-    'cat\\x1b[2J.png'
-    """
+    """Return a text with control characters, as a file's name may have them, written as codes."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def spreadsheet_text(text: str) -> str:
-    """Return text that a spreadsheet shows and does not compute; a number stays one.
-
-    >>> spreadsheet_text("=1+2"), spreadsheet_text("cat"), spreadsheet_text("-3")
-    ("'=1+2", 'cat', '-3')
-    """
+    """Return text that a spreadsheet shows and does not compute; a number stays one."""
     return f"'{text}" if text.startswith(tuple("=+-@\t\r\n＝＋－＠")) and not _NUMBER.fullmatch(text) else text
 
 

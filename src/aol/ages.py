@@ -69,11 +69,7 @@ def blend(ema: Tensor, age: Tensor, rate: Tensor) -> Tensor:
 
 
 def class_mean(value: Tensor, label: Tensor, num_classes: int) -> Tensor:
-    """Return the mean of values `[R, N]` over the samples of each class, `float64 [R, C]`; NaN for a class without any.
-
-    >>> class_mean(torch.tensor([[1.0, 2.0, 5.0]]), torch.tensor([0, 0, 2]), 3)
-    tensor([[1.5000,    nan, 5.0000]], dtype=torch.float64)
-    """
+    """Return the mean of values `[R, N]` over the samples of each class, `float64 [R, C]`; NaN for one without any."""
     both = torch.stack((value.to(torch.float64), torch.ones_like(value, dtype=torch.float64)))
     sums = both.new_zeros((2, len(value), num_classes)).scatter_add_(2, label.expand_as(both), both)
     return sums[0] / sums[1]
@@ -81,8 +77,6 @@ def class_mean(value: Tensor, label: Tensor, num_classes: int) -> Tensor:
 
 def mean_one(value: Tensor) -> Tensor:
     """Return values divided by their mean along the last dimension, as float32; NaN is ignored and becomes one.
-
-    If the mean is zero, all weights are one.
 
     >>> mean_one(torch.tensor([1.0, 3.0, torch.nan]))
     tensor([0.5000, 1.5000, 1.0000])
@@ -93,13 +87,7 @@ def mean_one(value: Tensor) -> Tensor:
 
 
 def mark(marks: Tensor, index: Tensor, right: Tensor) -> None:
-    """Mark which samples `index [R, B]` were right, in `marks [R, N]`; of repeats, the last one counts.
-
-    >>> marks = torch.zeros((1, 3), dtype=torch.uint8)
-    >>> mark(marks, torch.tensor([[2, 0, 2]]), torch.tensor([[True, True, False]]))
-    >>> marks
-    tensor([[2, 0, 1]], dtype=torch.uint8)
-    """
+    """Mark which samples `index [R, B]` were right, in `marks [R, N]`; of repeats, the last one counts."""
     now = torch.where(right, RIGHT, WRONG).to(torch.uint8)
     if _check.readable(marks):  # NumPy guarantees that the last assignment to a repeated index stays
         marks.numpy()[np.arange(len(marks))[:, None], index.numpy()] = now.numpy()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -147,7 +149,8 @@ class ClassAges(ClassCounts):
     def advance(self, *, group: _distributed.Group = None, sync: bool = True) -> None:
         """End the step: update the ages. Collective under `torch.distributed`, unless `sync=False`."""
         accuracy = self._accuracy(group, sync)
-        tau = self._threshold(accuracy)  # before anything changes: the user's function may fail
+        taus = [_tau(rule, row[~row.isnan()], row) for rule, row in zip(self._rules, accuracy, strict=True)]
+        tau = accuracy.new_tensor(taus)  # before anything changes: the user's function may fail
         observed = ~accuracy.isnan()
         before = self._ema if self.epoch else torch.full_like(self._ema, torch.nan)
         age, ema = class_age_step(self._age, before, accuracy, self._rho, tau[:, None])
@@ -156,14 +159,6 @@ class ClassAges(ClassCounts):
         self._last_accuracy.copy_(torch.where(observed, accuracy, self._last_accuracy))
         self._last_threshold.copy_(torch.where(observed.any(1), tau, self._last_threshold))
         self._end()
-
-    def _threshold(self, accuracy: Tensor) -> Tensor:
-        """Return τ of each run; each rule is asked once, for all its runs."""
-        tau = accuracy.new_empty(len(accuracy))
-        for rule in dict.fromkeys(self._rules):
-            rows = [row for row, own in enumerate(self._rules) if own == rule]
-            tau[rows] = _tau(rule, accuracy[rows])
-        return tau
 
     def _settings(self) -> dict[str, object]:
         return {**super()._settings(), "threshold": ["a function" if callable(rule) else rule for rule in self._rules]}
@@ -175,34 +170,16 @@ def _checked_rule(rule: Threshold) -> Threshold:
     return rule if callable(rule) else _check.number("threshold", rule, 0.0, 1.0)
 
 
-def _tau(rule: Threshold, accuracy: Tensor) -> Tensor:
-    """Return the threshold of each run, `float64 [R]`, by one rule from accuracies `[R, C]`."""
-    if callable(rule):  # not asked where nothing was observed
-        what, seen = "The answer of the threshold function", ~accuracy.isnan().all(1)
-        tau = accuracy.new_full(accuracy.shape[:1], torch.nan)
-        tau[seen] = tau.new_tensor([_check.number(what, float(rule(row)), -1e300, 1e300) for row in accuracy[seen]])
-        return tau
-    if rule == "mean":
-        return _mean(accuracy)
-    if rule == "positive-median":
-        return _median(accuracy).clamp_min(torch.finfo(torch.float64).tiny)
-    return _median(accuracy) if rule == "median" else accuracy.new_full(accuracy.shape[:1], float(rule))
-
-
-def _median(value: Tensor) -> Tensor:
-    """Return the median of each row, ignoring NaN; for an even number, the mean of the middle two."""
-    ordered = value.sort(1).values  # NaN sorts last
-    count = (~value.isnan()).sum(1, keepdim=True)
-    low = ordered.gather(1, ((count - 1) // 2).clamp_min(0))
-    high = ordered.gather(1, (count // 2).clamp_max(value.shape[1] - 1))
-    return ((low + high) / 2).squeeze(1)
-
-
-def _mean(value: Tensor) -> Tensor:
-    """Return the mean of each row of accuracies, ignoring NaN."""
-    # A sum of whole numbers, rounded down: classes with equal accuracies are never below their mean.
-    scale = 2.0**44
-    total = (value.nan_to_num(0.0) * scale).floor().to(torch.int64).sum(1)
-    count = (~value.isnan()).sum(1)
-    mean = (total // count.clamp_min(1)).to(torch.float64) / scale
-    return mean.masked_fill(count == 0, torch.nan)
+def _tau(rule: Threshold, known: Tensor, accuracy: Tensor) -> float:
+    """Return the threshold by one rule, from the accuracies of the observed classes, and of all `[C]`."""
+    if isinstance(rule, float):
+        return rule
+    if not len(known):
+        return math.nan
+    if callable(rule):
+        return _check.number("The answer of the threshold function", float(rule(accuracy.clone())), -1e300, 1e300)
+    if rule == "mean":  # of whole numbers, rounded down: classes with equal accuracies are never below it
+        return int((known * 2.0**44).floor().to(torch.int64).sum()) // len(known) / 2.0**44
+    ordered = known.sort().values
+    median = float((ordered[(len(known) - 1) // 2] + ordered[len(known) // 2]) / 2)
+    return max(median, sys.float_info.min) if rule == "positive-median" else median

@@ -54,11 +54,7 @@ def long_tail(labels: _check.Integers, imbalance: float, *, seed: int = 0) -> Te
 
 
 def keep_per_class(labels: Tensor, counts: Tensor, generator: torch.Generator) -> Tensor:
-    """Return `counts[c]` random samples of each class c without replacement, as indices in ascending order.
-
-    >>> keep_per_class(torch.tensor([0, 1, 0, 1]), torch.tensor([2, 0]), torch.Generator())
-    tensor([0, 2])
-    """
+    """Return `counts[c]` random samples of each class c without replacement, as indices in ascending order."""
     shuffled = torch.randperm(labels.numel(), generator=generator, device=labels.device)
     by_class = shuffled[labels[shuffled].argsort(stable=True)]
     label = labels[by_class]

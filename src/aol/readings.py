@@ -12,22 +12,14 @@ SUMS = 5  # by class: of samples one, right or not, loss, margin; and how often 
 
 
 def margin(logits: Tensor, label: Tensor) -> Tensor:
-    """Return the logit of the true class minus the largest other logit, `[R, B]`; positive if right.
-
-    >>> margin(torch.tensor([[[1.0, 3.0, 2.0]]]), torch.tensor([[1]]))
-    tensor([[1.]])
-    """
+    """Return the logit of the true class minus the largest other logit, `[R, B]`; positive if right."""
     true = logits.gather(-1, label[..., None])
     others = logits.scatter(-1, label[..., None], -torch.inf)
     return (true - others.amax(-1, keepdim=True)).squeeze(-1)
 
 
 def answers(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the class of the largest logit, `[R, B]`, and whether it is an answer, bool `[R, B]`: no logit is NaN.
-
-    >>> answers(torch.tensor([[[0.0, 1.0], [torch.nan, 0.0]]]))
-    (tensor([[1, 0]]), tensor([[ True, False]]))
-    """
+    """Return the class of the largest logit, `[R, B]`, and whether it is an answer, bool `[R, B]`: no logit is NaN."""
     largest, answer = logits.max(-1)  # NaN is larger than any number
     return answer, ~largest.isnan()
 

@@ -106,8 +106,7 @@ class EpochSampler(Sampler[int], ABC):
     def _start_at(self, epoch: int, position: int = 0, order: Tensor | None = None) -> None:
         """Continue at a position of the global order of an epoch; without an order, draw it then."""
         self._epoch, self._order = epoch, order  # the order is never modified: states share it
-        self._begun = self._position = position  # where the latest pass began, and how far it is
-        self._ended = False
+        self._position, self._ended = position, False
         self._loaded = order is not None  # the next pass continues; otherwise it starts over
 
     @property
@@ -140,20 +139,18 @@ class EpochSampler(Sampler[int], ABC):
 
     def _pass(self) -> Iterator[int]:
         if not self._loaded:
-            self._start_at(self.epoch, 0, self._draw().to(self._index_type()))
+            self._start_at(self.epoch, 0, self._draw())
         self._loaded = False
         rank, world = self._world()
-        order, begun = self._order, self._begun
+        order, position = self._order, self._position
         assert order is not None
-        left = order[begun:]
+        left = order[position:]
         if self.even and left.numel() % world:
             missing = world - left.numel() % world
             left = torch.cat((left, order.repeat(-(-missing // order.numel()))[:missing]))
-        handed, mine = 0, left[rank::world]
-        for part in mine.split(_AT_ONCE):  # type: ignore[no-untyped-call]
+        for part in left[rank::world].split(_AT_ONCE):  # type: ignore[no-untyped-call]
             for index in part.tolist():
-                handed += 1
-                self._position = min(begun + handed * world, self.num_samples)
+                self._position = position = min(position + world, self.num_samples)
                 yield int(index)
         self._position, self._ended = self.num_samples, True
 
@@ -171,12 +168,9 @@ class EpochSampler(Sampler[int], ABC):
         _check.same_settings(self._settings(), state)
         epoch, position, order = _check.state_value(state, "epoch", 0), _check.state_value(state, "position", 0), None
         if position:
-            like = torch.empty(self.num_samples, dtype=self._index_type(), device="meta")
+            like = torch.empty(self.num_samples, dtype=torch.int64, device="meta")
             order = _check.state_value(state, "order", like).to("cpu", copy=True)
         self._start_at(epoch, position, order)
-
-    def _index_type(self) -> torch.dtype:
-        return torch.int32 if self.num_samples < 2**31 else torch.int64
 
 
 class WeightedSampler(EpochSampler):
