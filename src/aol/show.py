@@ -219,7 +219,7 @@ def _report(args: argparse.Namespace) -> int:
     """Write what is asked for: the page if nothing is; figures or a table alone, unless a flag asks for the page."""
     from aol.records.store import NoRunsError
     from aol.records.table import frame_of
-    from aol.report.figures import draw
+    from aol.report.figures.heatmap import draw
     from aol.report.label_errors import export
     from aol.report.page import write_page
     from aol.report.run_data import load

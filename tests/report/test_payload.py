@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aol.lab.methods import MARGINS, WEIGHTINGS
 from aol.lab.settings import Settings
-from aol.records import METHOD_SETTINGS
 from aol.records.history import Answers, pack
 from aol.report.page import as_script
 from aol.report.payload import add_picture, payload
@@ -330,21 +330,26 @@ def test_classes_of_one_name_can_be_told_apart() -> None:
     assert len(names[2]) == 200  # type: ignore[index]
 
 
+@pytest.mark.parametrize("name", ["weighting", "margin"])
+def test_of_the_settings_of_methods_those_are_listed_that_the_method_uses(name: str) -> None:
+    rules = {"weighting": WEIGHTINGS, "margin": MARGINS}[name]
+    optional = {setting for rule in (*WEIGHTINGS.values(), *MARGINS.values()) for setting in rule.settings}
+    for word, rule in rules.items():
+        settings = Settings(**{name: word}).as_dict()  # type: ignore[arg-type]
+        run = payload([make_data(settings=settings)])["runs"][0]  # type: ignore[arg-type,call-overload,index]
+        used = {setting for setting in rule.settings if settings[setting] is not None}
+        assert run["settings"].keys() & optional == used, word
+
+
 @pytest.mark.parametrize(
-    ("given", "used"),
-    [
-        ({}, ""),
-        ({"margin": "counts"}, "tau"),
-        ({"weighting": "aol", "margin": "error"}, "rho level fuse temper start mechanism divide_by gain"),
-        ({"scenario": "stream", "weighting": "cb"},
-         "stream period memory fraction beta temper start mechanism divide_by"),
-    ],
-)  # fmt: skip
-def test_settings_that_have_no_meaning_for_a_run_are_not_listed(given: dict[str, str], used: str) -> None:
-    run = payload([make_data(settings=Settings(**given).as_dict())])["runs"][0]  # type: ignore[arg-type,call-overload,index]
-    optional = {*METHOD_SETTINGS, "fraction", "stream", "period", "memory", "fuse", "conflicts"}
-    always = {"weighting", "margin", "loss", "mixup", "retrain", "seed"}
-    assert (run["settings"].keys() & optional) - always == {*used.split()}
+    ("scenario", "used"),
+    [("offline", set()), ("arrival", {"fraction"}), ("stream", {"fraction", "stream", "period", "memory"})],
+)
+def test_settings_that_have_no_meaning_in_a_scenario_are_not_listed(scenario: str, used: set[str]) -> None:
+    settings = Settings().as_dict() | {"scenario": scenario}
+    run = payload([make_data(settings=settings)])["runs"][0]  # type: ignore[arg-type,call-overload,index]
+    optional = {"fraction", "stream", "period", "memory", "conflicts", "gamma", "smoothing", "mechanism", "start"}
+    assert run["settings"].keys() & optional == used
 
 
 def test_settings_of_any_kind_are_shown_as_text() -> None:

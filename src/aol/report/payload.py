@@ -51,13 +51,13 @@ READINGS = {
     "train_margin": 1.0, "test_age": 0.5, "test_loss": 0.5, "test_margin": 1.0, "mean_age": 0.5,
 }  # fmt: skip
 
-_WEIGHTED = "cb aol cb+aol frequency error old jtt sample-error sample-loss aol-seen"
 _USED_BY = (  # a setting of `aol train`, some of its values, and the settings that have a meaning with these only
     ("scenario", "arrival stream", "fraction"), ("scenario", "stream", "stream period memory threshold"),
     ("nuisance", "tint patch", "conflicts"), ("loss", "focal", "gamma"),
-    ("weighting", _WEIGHTED, "mechanism divide_by start temper"), ("weighting", "aol cb+aol", "level fuse"),
-    ("weighting", "aol cb+aol error aol-seen", "rho"), ("weighting", "cb cb+aol", "beta"),
-    ("weighting", "frequency", "power"), ("weighting", "old jtt", "after factor"),
+    ("weighting", "cb aol cb+aol frequency error sample-error sample-loss", "temper"),
+    ("weighting", "cb aol cb+aol frequency error sample-error sample-loss old jtt", "mechanism divide_by start"),
+    ("weighting", "aol cb+aol error aol-seen", "rho"), ("weighting", "aol cb+aol", "level fuse"),
+    ("weighting", "cb cb+aol", "beta"), ("weighting", "frequency", "power"), ("weighting", "old jtt", "after factor"),
     ("margin", "counts counts-seen probability probability-seen", "tau"), ("margin", "counts-seen", "margin_memory"),
     ("margin", "probability error age", "gain"), ("margin", "probability probability-seen error age", "margin_steps"),
 )  # fmt: skip

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aol.report.figures import draw
-from aol.report.figures.heatmap import heatmap
+from aol.report.figures.heatmap import draw, heatmap
 from tests.support.made_runs import PAYLOADS, frame, make_data
 
 

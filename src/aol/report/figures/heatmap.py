@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aol import metrics
+from aol._files import write_atomically
+from aol._values import unlike
+from aol.records.compare import by_method
 from aol.records.metrics import time_unit
 from aol.records.record import Floats, Ints, Run
+from aol.records.table import RunFrame
 from aol.report.figures import style
 
 if TYPE_CHECKING:
@@ -57,6 +64,40 @@ class AgeMap:
         """How many inches a panel needs."""
         classes = len(self.names)
         return float(np.clip(0.9 + 0.125 * classes, 1.85, 2.6 if classes <= 100 else 3.2))
+
+
+def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] = ("png",)) -> list[Path]:
+    """Draw the heatmap of the first run of every method into a folder, in each format, and return the files.
+
+    Methods without recorded ages are left out.
+
+    >>> from aol.records.table import frame_of
+    >>> draw(frame_of([]), "figures")
+    []
+    """
+    wrong = [kind for kind in formats if kind not in style.FORMATS]
+    if wrong or not formats:
+        raise ValueError(f"formats must be some of {', '.join(style.FORMATS)}, not {wrong[0] if wrong else 'none'!r}.")
+    methods = by_method(runs)
+    names = unlike((f"heatmap-{file_name(name) or 'run'}" for name in methods), "-{}")
+    written = []
+    for name, method in zip(names, methods.values(), strict=True):
+        if figure := heatmap(next(iter(method.runs.values()))):
+            for kind in formats:
+                written.append(Path(folder) / f"{name}.{kind}")
+                write_atomically(written[-1], style.rendered(figure, kind))
+    return written
+
+
+def file_name(text: str) -> str:
+    """Return a text as a file's name, whatever it is: letters and digits, with dashes between.
+
+    >>> file_name("cb+aol β=0.9999 ρ=0.3 ../x")
+    'cb-aol-beta-0.9999-rho-0.3-x'
+    """
+    for letter, name in (("ρ", "rho-"), ("β", "beta-"), ("γ", "gamma-"), ("τ", "tau-")):
+        text = text.replace(letter, name)
+    return re.sub(r"(?:[^A-Za-z0-9.]|\.(?![0-9]))+", "-", text).strip("-.")[:120]
 
 
 @style.styled
