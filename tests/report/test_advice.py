@@ -86,26 +86,21 @@ def test_the_method_that_gained_is_not_told_that_nothing_did() -> None:
     assert "use it" not in rare.text
 
 
-def test_a_loop_of_ones_own_is_advised_in_names_of_the_library_and_not_told_that_it_weights() -> None:
-    data = with_ages([1.1, 1.2, 1.1, 5.0, 7.0], [100, 90, 80, 5, 4], settings={"lr": 0.1})
-    data.run.over_time["weight"] = np.tile([0.02, 0.5, 0.5, 2.0, 3.0], (12, 1))
-    rare, uneven = advise(data)
+def test_a_loop_of_ones_own_is_advised_in_names_of_the_library() -> None:
+    (rare,) = advise(with_ages([1.1, 1.2, 1.1, 5.0, 7.0], [100, 90, 80, 5, 4], settings={"lr": 0.1}))
     assert "aol.LogitAdjustedLoss" in rare.text
-    assert "aol.temper" in uneven.text
-    assert "--" not in rare.text + uneven.text
-    assert "already have" not in rare.text
-    assert "already have" in advise(changed(data, settings={"weighting": "aol"}))[0].text
+    assert "--" not in rare.text
 
 
 def test_a_run_with_margins_is_not_told_to_try_them() -> None:
     data = with_ages([1.1, 1.2, 1.1, 5.0, 7.0], [100, 90, 80, 5, 4])
     data.run.over_time["offset"] = np.tile([0.5, 0.5, 0.0, -0.5, -0.5], (12, 1))
-    assert "Try stronger margins" in advise(data)[0].text
+    assert "Try a larger tau" in advise(data)[0].text
     data.run.over_time["offset"] = np.zeros((12, 5))  # those of a run beside it
     assert "Try logit adjustment" in advise(data)[0].text
 
 
-@pytest.mark.parametrize(("margin", "named"), [("probability", "each step"), ("counts", "stronger margins")])
+@pytest.mark.parametrize(("margin", "named"), [("probability", "each step"), ("counts", "a larger tau")])
 def test_on_a_stream_only_margins_by_counts_are_advised_to_be_stronger(margin: str, named: str) -> None:
     given = {"scenario": "stream", "weighting": "none", "margin": margin}
     data = with_ages([1.1, 1.2, 1.1, 5.0, 7.0], [100, 90, 80, 5, 4], settings=given)
@@ -128,29 +123,6 @@ def test_old_classes_of_unknown_size_are_neither_rare_nor_hard() -> None:
     assert kinds(changed(with_ages([1.1, 1.2, 1.1, 5.0], [1, 1, 1, 1]), counts=None)) == {"old": [3]}
 
 
-def test_rare_classes_with_weight_already_need_samples() -> None:
-    data = with_ages([1.1, 1.2, 1.1, 1.0, 7.0], [100, 90, 80, 70, 4])
-    data.run.over_time["weight"][:, 4] = 3.0
-    assert "3.0 times the mean weight" in advise(data)[0].text
-
-
-@pytest.mark.filterwarnings("error")
-def test_rare_classes_without_a_known_weight_are_advised_without_a_warning() -> None:
-    data = with_ages([1.1, 1.2, 1.1, 1.0, 7.0], [100, 90, 80, 70, 4])
-    data.run.over_time["weight"][:, 4] = np.nan
-    assert "Try logit adjustment" in advise(data)[0].text
-
-
-def test_old_and_common_classes_with_doubtful_labels_are_to_be_looked_at() -> None:
-    data = make_data(epochs=12)
-    ages = np.ones((12, 6))
-    ages[:, 0] = 4.0
-    found = kinds(changed(data, over_time={"age": ages}))
-    assert found["doubted"] == [0]
-    assert "labels" in found
-    assert "hard" not in found
-
-
 def test_a_training_set_that_is_right_tells_ages_nothing_more() -> None:
     data = with_ages([1.0, 1.01, 1.0], [50, 40, 30], curves={"train_accuracy": np.full(12, 0.999)})
     assert list(kinds(data)) == ["learnt"]
@@ -165,10 +137,9 @@ def test_what_is_learnt_by_heart_is_told() -> None:
     assert kinds(data) == {"memorised": [2, 1]}
 
 
-def test_uneven_weights_and_running_and_failed_runs_are_told() -> None:
+def test_running_and_failed_runs_are_told() -> None:
     data = with_ages([1.0, 1.0], [50, 40], finished=False, planned=40)
-    data.run.over_time["weight"][:] = [0.01, 1.99]
-    assert list(kinds(data)) == ["running", "uneven"]
+    assert list(kinds(data)) == ["running"]
     assert "12 of 40 epochs" in advise(data)[0].text
     assert next(iter(kinds(changed(data, failed_at_epoch=7)))) == "failed"
 

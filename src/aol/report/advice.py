@@ -25,8 +25,6 @@ _SKILL = 0.25  # of the way from always giving the most frequent answer to being
 _LOST = 1 / 3  # share of the classes
 _LEARNT = 0.995  # a training set with this share of right answers is learnt
 _BY_HEART, _UNLEARNT = 0.95, 0.6  # right on training, wrong on test
-_LIKELY = 0.02  # a share of likely label errors in a class that is mentioned
-_UNEVEN = 50.0  # largest weight over smallest
 # Hidden groups: so many wrong answers in a row of so many samples, in a class of which this share is right.
 _AFTER, _LEAST, _MOSTLY = 5, 5, 0.8
 
@@ -57,7 +55,7 @@ def advise(data: RunData, methods: Methods | None = None) -> list[Advice]:
         advice.append(Advice("running", f"{done} are done; the points below may change.", see="curves"))
     if unlearnt:  # ages and labels say little of a model that has learnt little
         return advice + [one for one in old if one.kind == "rare"]
-    advice += [*_samples(data), *old, *_memorised(data), *_learnt(data), *_weights(data)]
+    advice += [*_samples(data), *old, *_memorised(data), *_learnt(data)]
     if not advice and data.age is not None:
         return [Advice("fine", f"Nothing stands out: no class has a mean age of {_old(data):g} or more.")]
     text = "No ages were recorded, so old classes are unknown: --signal train records ages at no cost."
@@ -176,19 +174,11 @@ def _old_classes(data: RunData, methods: Methods) -> Iterator[Advice]:
     counts = np.asarray(known or [1] * len(age))
     old = np.isfinite(age) & (counts > 0) & (age >= _old(data))
     rare = old & (counts < 0.5 * counts.sum() / max(1, (counts > 0).sum())) & (known is not None)
-    likely = np.zeros(len(age))
-    if data.samples is not None:  # the share of likely label errors
-        labels, wrong = data.samples.label, data.samples.likely_mislabelled
-        likely = np.bincount(labels, wrong, len(age)) / np.maximum(1, np.bincount(labels, minlength=len(age)))
-    doubted = old & ~rare & (likely >= _LIKELY) & (known is not None)
-    hard = old & ~rare & ~doubted
-    part, worst = counts[rare].sum() / max(1, counts.sum()), likely[doubted].max(initial=0.0)
-    check = f", and up to {worst:.0%} of their samples look mislabelled. Check the labels first."
+    part = counts[rare].sum() / max(1, counts.sum())
     stronger = "A stronger network, augmentation or clearer classes may help more than weights."
     told = [
-        ("rare", rare, " and rare", f"; {part:.1%} of the samples. {_remedy(data, rare, methods)}", "classes"),
-        ("doubted", doubted, " though not rare", check, "errors"),
-        ("hard", hard, " though not rare", f". {stronger}", "samples"),
+        ("rare", rare, " and rare", f"; {part:.1%} of the samples. {_remedy(data, methods)}", "classes"),
+        ("hard", old & ~rare, " though not rare", f". {stronger}", "samples"),
     ]
     if known is None:
         unknown = ". Class sizes are not on record, so it is unknown whether these are rare."
@@ -204,17 +194,13 @@ def _classes(mask: Masks) -> str:
     return f"{int(mask.sum()):,} classes are" if mask.sum() != 1 else "One class is"
 
 
-def _remedy(data: RunData, rare: Masks, methods: Methods) -> str:
+def _remedy(data: RunData, methods: Methods) -> str:
     """Say what may help rare classes: what helped here, where that is known."""
     own = [row for row in methods.better if row.method == data.run.method]
     if own:
         return f"Its method helps, {methods.gain_text(own[0])}: more samples would help further."
     if methods.better:
         return f"Here {methods.gain_text(methods.better[0])}: use it, or collect more samples.{methods.chosen}"
-    weight = data.last("weight")
-    known = np.zeros(0) if weight is None else weight[rare & np.isfinite(weight)]
-    if known.size and known.mean() > 1.2 and "weighting" in data.run.settings:  # else nobody knows whether it was used
-        return f"They already have {known.mean():.1f} times the mean weight: more samples would help more than weight."
     if methods.tried:
         most = methods.gain_text(methods.tried[0])
         return f"Nothing tried here gained for certain; the most: {most}. More samples would help.{methods.chosen}"
@@ -226,7 +212,7 @@ def _offsets(data: RunData) -> str:
     used, on_stream = data.last("offset"), time_unit(data.run) == "step"
     late = on_stream and data.run.settings.get("margin", "counts") != "counts"
     if used is not None and np.nan_to_num(used).any() and not late:
-        return "stronger margins (a larger tau)"
+        return "a larger tau (on images; elsewhere it cost accuracy)"
     if on_stream:
         loss = "aol.LogitAdjustedLoss(num_classes, memory=…)"
         return f"logit adjustment by the counts of each step ({_name(data, '--margin counts', loss)})"
@@ -251,16 +237,3 @@ def _memorised(data: RunData) -> Iterator[Advice]:
             f"test. Ages of training samples do not show this: try more samples, augmentation or {_offsets(data)}."
         )
         yield Advice("memorised", text, [place for place in np.argsort(test).tolist() if memorised[place]])
-
-
-def _weights(data: RunData) -> Iterator[Advice]:
-    weight = data.last("weight")
-    used = np.ones(1) if weight is None else weight[np.isfinite(weight) & (weight > 0)]
-    uneven = used.max(initial=0.0) / used.min(initial=np.inf)
-    if uneven >= _UNEVEN:
-        temper = _name(data, "--temper 0.5", "if the loss is weighted by age, aol.temper(weight, 0.5)")
-        text = (
-            f"The largest class weight is {uneven:,.0f} times the smallest, so a few samples dominate the training: "
-            f"{temper} takes the square root of the weights."
-        )
-        yield Advice("uneven", text)
