@@ -140,16 +140,6 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
         aol.load_runs(tmp_path)
 
 
-def test_damaged_records_are_skipped_with_a_warning_on_request(tmp_path: Path) -> None:
-    write_run(tmp_path / "good", small_run())
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "run.json").write_text("{")
-    with pytest.warns(UserWarning, match=r"bad/run\.json: it is incomplete"):
-        assert len(aol.load_runs(tmp_path, damaged="skip")) == 1
-    with pytest.raises(ValueError, match="damaged must be"):
-        aol.load_runs(tmp_path, damaged="ignore")
-
-
 def test_frames_can_be_sorted_copied_and_reindexed() -> None:
     frame = frame_of([(None, small_run(id=name)) for name in ("one", "two")])
     assert list(frame.reset_index().runs) == ["one", "two"]

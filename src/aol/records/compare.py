@@ -49,19 +49,17 @@ def compare(runs: Sequence[Run], figures: Sequence[float], measures: pd.DataFram
     of one's own, the one that is called none, plain or baseline. A run without the figure is left out. A run that
     trains its head alone in the end is compared with one of as many epochs as it had before.
     """
-    trained = ["weighting" in run.settings for run in runs]  # by `aol train`, not by a loop of one's own
     before = [_before_head(run) for run in runs]
-    names = differing_settings([run for run, own in zip(before, trained, strict=True) if own], but=METHOD_SETTINGS)
+    trained = [run for run in before if "weighting" in run.settings]  # by `aol train`, not by a loop of one's own
+    names = differing_settings(trained, but=METHOD_SETTINGS)
     plain = next((run.method for run in runs if run.method.lower() in BASELINES), None)
+    when = [" ".join(f"{name}={run.settings.get(name)}" for name in names) for run in before]
     table = pd.DataFrame(
         {
-            "conditions": [
-                " ".join(f"{name}={run.settings.get(name)}" for name in names) if own else ""
-                for run, own in zip(before, trained, strict=True)
-            ],
+            "conditions": [own if "weighting" in run.settings else "" for run, own in zip(runs, when, strict=True)],
             "method": [run.method for run in runs],
             "seed": pd.Series([run.seed for run in runs], dtype="Int64"),
-            "baseline": [run.baseline or (None if own else plain) for run, own in zip(runs, trained, strict=True)],
+            "baseline": [run.baseline or (None if "weighting" in run.settings else plain) for run in runs],
             "figure": figures,
         }
     )
@@ -75,13 +73,13 @@ def compare(runs: Sequence[Run], figures: Sequence[float], measures: pd.DataFram
     table["gain"] = (table["figure"] - baseline).where(table["method"] != table["baseline"])
     by_method = table.groupby(method, sort=False)
     means, spreads, rows = by_method[["figure", *others]].mean(), by_method["figure"].std(), []
-    for (when, name), (mean, *more), spread in zip(
-        means.index, means.to_numpy().tolist(), spreads.tolist(), strict=True
-    ):
-        places = by_method.groups[when, name]
+    for key, (mean, *more), spread in zip(means.index, means.to_numpy().tolist(), spreads.tolist(), strict=True):
+        places = by_method.groups[key]
         gains, measured = table["gain"][places].dropna().tolist(), dict(zip(map(str, others), more, strict=True))
         gain, own = paired_gain(gains) if gains else None, [runs[place] for place in places]
-        rows.append(MethodRow(when, name, table["baseline"][places[0]], len(own), mean, spread, gain, measured, own))
+        rows.append(
+            MethodRow(key[0], key[1], table["baseline"][places[0]], len(own), mean, spread, gain, measured, own)
+        )
     return sorted(
         rows, key=lambda row: (row.conditions, row.method != row.baseline and not row.method.startswith("none"))
     )

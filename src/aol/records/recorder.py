@@ -135,18 +135,20 @@ class Recorder:
         self._samples = ages if isinstance(ages, SampleAges) else None
         self._counts: list[int] | None = None  # of the training samples; with `ClassAges`, of what was observed
         if self._samples is not None:
-            self._history = SampleHistory(1, self._samples.num_samples, absent=ages.absent, device=ages.device)
+            size = self._samples.num_samples
+            self._history = SampleHistory(1, size, absent=self._samples.absent, device=ages.device)
             self._counts = torch.bincount(self._samples.labels, minlength=ages.num_classes).tolist()
+            given: Any
             for what, given in (("images", images), ("names", names)):
-                if hasattr(given, "__len__") and len(given) != self._samples.num_samples:
-                    raise ValueError(f"{what} must be {self._samples.num_samples}, one a sample, not {len(given)}.")
-        elif any(given is not None for given in (images, describe, names)):
+                if hasattr(given, "__len__") and len(given) != size:
+                    raise ValueError(f"{what} must be {size}, one a sample, not {len(given)}.")
+        elif not (images is None and describe is None and names is None):
             raise ValueError("images, describe and names are of samples, and ClassAges know none.")
         self._names = None if names is None else [os.fspath(name) for name in names]
-        self._shows = {"image": _reader(images), "text": describe}
-        self._shows_test = {"image": _reader(test_images), "text": test_describe}
-        if self._shows["image"] is not None:
-            thumbnail(self._shows["image"](0))  # better now than after an hour
+        self._image, self._text = _reader(images), describe
+        self._test_image, self._test_text = _reader(test_images), test_describe
+        if self._image is not None:
+            thumbnail(self._image(0))  # better now than after an hour
         # Of an epoch: label, answer, the probabilities of both, and 1 if seen.
         self._tested = torch.zeros((_check.whole("test_size", test_size or 0, 0), 5), device=ages.device)
         none = torch.zeros((SUMS, 1, ages.num_classes), dtype=torch.float64, device=ages.device)
@@ -365,13 +367,13 @@ class Recorder:
     def _write_previews(self) -> None:
         """Keep what is shown of samples, and of test samples that are wrong: the most certain of each class in turn."""
         ages = self._samples
-        if ages is not None and any(self._shows.values()):
+        if ages is not None and (self._image or self._text):
             rows = worth_seeing(ages.labels.cpu(), ages.ema.cpu(), self._history.tensors(0)["mean_margin"])
-            save_previews(self.folder, rows, **self._shows)
+            save_previews(self.folder, rows, image=self._image, text=self._text)
         answers = samples.read_tested(self.folder / samples.TEST, self._record.id)
-        if answers is not None and any(self._shows_test.values()):
+        if answers is not None and (self._test_image or self._test_text):
             rows = samples.surest_mistakes(answers)[:MOST_TESTED].tolist()
-            save_previews(self.folder, rows, **self._shows_test, file=TEST_PREVIEWS)
+            save_previews(self.folder, rows, image=self._test_image, text=self._test_text, file=TEST_PREVIEWS)
 
 
 def _reader(images: Any) -> Callable[[int], object] | None:

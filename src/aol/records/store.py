@@ -70,9 +70,7 @@ class Store:
 
     def __iter__(self) -> Iterator[Run]:
         """Yield every run that can be read."""
-        for run_id in self.ids():
-            if (run := self.get(run_id)) is not None:
-                yield run
+        yield from filter(None, map(self.get, self.ids()))
 
     def prepare(self) -> None:
         """Make the folder; `UnusableFolderError` if it cannot be written to."""
@@ -131,8 +129,7 @@ def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
     """Return the folders of all runs in some folders, in the order in which the runs were asked for.
 
     Each path is the folder of a run, the `--out` of a command, the folder of a study or of a `Recorder`, or a folder
-    of those. Runs without a finished epoch are included as soon as they have a record; a run that is packed has a
-    folder by name only, from which `read_run` reads it.
+    of those. A run that is packed has a folder by name only, from which `read_run` reads it.
     """
     folders = [folder for path in paths for folder in _runs_in(Path(path))]
     return list(dict.fromkeys(folder.resolve() for folder in folders))
@@ -172,14 +169,14 @@ def _in_folders(folder: Path) -> list[str]:
 def pack(folder: str | os.PathLike[str]) -> int:
     """Move the records of finished runs into one file of their store; return how many records that file has.
 
-    Folders of runs with more than a record (samples, networks) stay as they are; those of the others are removed.
+    Folders of runs with more than a record (samples, networks) stay as they are.
     """
     store = Store(folder)
     with store.lock():
         alone = [
-            name for name in _in_folders(store.folder) if os.listdir(store.path(name)) == [FILE] and _ID.fullmatch(name)
+            own for own in _in_folders(store.folder) if os.listdir(store.path(own)) == [FILE] and _ID.fullmatch(own)
         ]
-        moved = {name for name in alone if (run := store.get(name)) is not None and run.finished}
+        moved = {own for own in alone if (run := store.get(own)) is not None and run.finished}
         names = sorted({*packed_runs(store.folder / PACKED), *moved})
         write_atomically(store.folder / PACKED, b"".join(content_of(store.path(name)) for name in names))
         for name in moved:

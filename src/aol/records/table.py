@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,9 +28,9 @@ class RunFrame(pd.DataFrame):
     Columns: what a run is (`folder`, `method`, `seed`, `finished`, `failed_at_epoch`, `epochs_done`, `planned`,
     `seconds`, `trained_together`, `stacking`, `aol`, `torch`, `python`, `device`), every setting by its name, and the
     accuracies `test_last`, `test_best`, `test_tail_mean` and `test_second_half_mean` as fractions, the same for
-    `validation_`; then the metrics of `aol.metrics` on test, `test_worst_class_last`,
-    `test_tail_accuracy_tail_mean` and so on. NaN where nothing was measured; a run that diverged counts as chance.
-    `zero_threshold`: the share of a stream's steps in which the threshold was 0, so that no class grew older.
+    `validation_` and for the metrics of `aol.metrics` on test: `test_worst_class_last` and so on. NaN where nothing was
+    measured; a run that diverged counts as chance. `zero_threshold`: the share of a stream's steps in which the
+    threshold was 0, so that no class grew older.
 
     A part of the frame is a frame of those runs: `frame[frame.weighting == "aol"].epochs()`.
     """
@@ -56,10 +55,8 @@ class RunFrame(pd.DataFrame):
 
     def epochs(self) -> pd.DataFrame:
         """Return a row for each run and epoch: `id`, `method`, `seed`, `epoch`, and every curve."""
-        parts = [
-            pd.DataFrame({**_named(name, run), "epoch": run.epochs, **run.curves}) for name, run in self.runs.items()
-        ]
-        return _joined(parts, [*_NAMED, "epoch"])
+        parts = [pd.DataFrame(_named(*run) | {"epoch": run[1].epochs, **run[1].curves}) for run in self.runs.items()]
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*_NAMED, "epoch"])
 
     def classes(self, *, over_time: bool = False) -> pd.DataFrame:
         """Return a row for each run and class, with the readings of the last epoch; or for each epoch as well."""
@@ -71,23 +68,19 @@ class RunFrame(pd.DataFrame):
             columns |= {"class": np.tile(np.arange(size), times), "name": run.classes * times, "count": counts * times}
             columns |= {key: value.ravel() for key, value in (run.over_time if over_time else run.by_class).items()}
             parts.append(pd.DataFrame(columns))
-        return _joined(parts, [*_NAMED, *(["epoch"] if over_time else []), "class", "name", "count"])
+        empty = [*_NAMED, *(["epoch"] if over_time else []), "class", "name", "count"]
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=empty)
 
 
 def _named(name: str, run: Run) -> dict[str, object]:
     return {"id": name, "method": run.method, "seed": run.seed}
 
 
-def _joined(parts: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(columns))
-
-
-def load_runs(*folders: str | os.PathLike[str], damaged: str = "raise") -> RunFrame:
+def load_runs(*folders: str | os.PathLike[str]) -> RunFrame:
     """Return all runs in some folders as a DataFrame, a row a run.
 
     A folder is the `--out` of a command, the folder of a study or of a `Recorder`, one run, or a folder of those. Runs
-    in progress are included. A damaged record raises `DamagedRunError`, which names the file; with `damaged="skip"` it
-    is left out with a warning.
+    in progress are included. A damaged record raises `DamagedRunError`, which names the file.
 
     >>> import tempfile
     >>> from aol import Recorder, SampleAges
@@ -102,14 +95,10 @@ def load_runs(*folders: str | os.PathLike[str], damaged: str = "raise") -> RunFr
     """
     if not folders or not all(isinstance(folder, str | os.PathLike) for folder in folders):
         raise TypeError("load_runs takes one or more folders: load_runs('runs/a', 'runs/b').")
-    if damaged not in ("raise", "skip"):
-        raise ValueError(f"damaged must be 'raise' or 'skip', not {damaged!r}.")
     problems: list[DamagedRunError] = []
     frame = frame_of(read_runs(folders, problems))
-    for problem in problems:
-        if damaged == "raise":
-            raise problem
-        warnings.warn(f"{problem} Skipped.", stacklevel=2)
+    if problems:
+        raise problems[0]
     return frame
 
 

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -47,7 +46,7 @@ class Watch:
         resume: go on with the ages and the record in `folder`, if it has any.
         every: calls of `epoch` per pass. One epoch of the ages is one pass.
         ages: of `train_set`, in its order, for another `rho` or `level`; by default `SampleAges(labels)`.
-        device: of the ages, best that of the model; by default the CPU.
+        device: of the ages; by default the CPU.
         answer: function of the model and a batch that returns logits `[B, C]` and labels `[B]`; see `answer_of`.
         record: all else that `aol.Recorder` takes, such as `classes`, `seed` and `settings`.
 
@@ -78,8 +77,7 @@ class Watch:
         self._train = data, _ = opened("train_set", train_set)
         self._test = None if test_set is None else opened("test_set", test_set)
         with undisturbed(nn.Module()):
-            place = first_that_differs(data)
-            if place is not None:
+            if (place := first_that_differs(data)) is not None:
                 why = "give Watch the view without augmentation, so that ages are of the same samples in every epoch"
                 warnings.warn(f"train_set differs when sample {place} is read again: {why}.", stacklevel=2)
             names = record.get("classes") or class_names(data)
@@ -89,11 +87,11 @@ class Watch:
             if ages.num_samples != len(data):
                 raise ValueError(f"ages must be of the {len(data)} samples of train_set, not of {ages.num_samples}.")
             own: dict[str, Any] = {"classes": names} if names is not None and len(names) == ages.num_classes else {}
-            shows = {} if {"images", "describe"} & record.keys() else previews_of(data)
+            own |= {} if {"images", "describe"} & record.keys() else previews_of(data)
             if self._test is not None and len(tests := self._test[0]):
                 own |= {"test_size": len(tests)} | {f"test_{name}": show for name, show in previews_of(tests).items()}
-            self.ages, record = ages, own | shows | record
-            self.recorder = self._open(Path(folder), resume, record)
+            self.ages = ages
+            self.recorder = self._open(Path(folder), resume, own | record)
         self.folder = self.recorder.folder
 
     def _open(self, folder: Path, resume: bool, record: dict[str, Any]) -> Recorder:
@@ -196,9 +194,7 @@ class Watch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(finished=kind is None)
 
 
