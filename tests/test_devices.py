@@ -189,16 +189,6 @@ def test_weights_that_stayed_on_the_host_go_to_the_losses_without_waiting() -> N
 
 
 @pretended
-def test_a_sampler_draws_alike_from_ages_on_either_device() -> None:
-    drawn = []
-    for place in ("cpu", "cuda"):
-        ages = AGES["sample"](place)
-        told(ages)
-        drawn.append(list(aol.AgeSampler(ages, num_samples=20, seed=1)))
-    assert drawn[0] == drawn[1]
-
-
-@pretended
 def test_a_recorder_goes_on_when_its_ages_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "pretended")
     generator = torch.Generator().manual_seed(0)

@@ -150,7 +150,7 @@ class ClassAges(ClassCounts):
         """End the step: update the ages. Collective under `torch.distributed`, unless `sync=False`."""
         accuracy = self._accuracy(group, sync)
         taus = [_tau(rule, row[~row.isnan()], row) for rule, row in zip(self._rules, accuracy, strict=True)]
-        tau = accuracy.new_tensor(taus)  # before anything changes: the user's function may fail
+        tau = torch.tensor(taus, dtype=torch.float64, device=self.device)  # first: the user's function may fail
         observed = ~accuracy.isnan()
         before = self._ema if self.epoch else torch.full_like(self._ema, torch.nan)
         age, ema = class_age_step(self._age, before, accuracy, self._rho, tau[:, None])
