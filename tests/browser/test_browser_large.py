@@ -99,6 +99,10 @@ def test_many_runs_are_listed_and_eight_at_most_are_drawn(open_page: Open, tmp_p
     runs = [make_data(f"method {seed}, seed 0", seed=seed, epochs=5) for seed in range(40)]
     write_page(runs, tmp_path / "many.html")
     page = open_page(tmp_path / "many.html")
+    assert "40 methods, 40 runs" in page.locator("#subtitle").inner_text()
+    assert page.locator("#method-table tbody tr").count() == 12
+    page.locator("[data-key=method-more-all]").click()
+    assert page.locator("#method-table tbody tr").count() == 40
     assert page.locator("#run-table tbody tr").count() == 12
     page.locator("[data-key=run-more-all]").click()
     assert page.locator("#run-table tbody tr").count() == 40

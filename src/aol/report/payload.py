@@ -96,6 +96,7 @@ def payload(runs: Sequence[RunData], *, now: datetime | None = None) -> dict[str
         "title": f"{_short(', '.join(about[:3]))}{more}, {when.strftime('%Y-%m-%d')}",
         "written": when.strftime("%Y-%m-%d %H:%M:%S %Z"),
         "classSets": [list(classes) for classes in names],
+        "total": {"runs": len(runs), "methods": len(methods.rows)},
         "runs": shown,
         "methods": _methods(methods),
         "pictures": list(pictures),

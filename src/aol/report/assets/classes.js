@@ -1,7 +1,7 @@
 // The classes of one run: age against number of samples, and a table that can be sorted and searched.
 
 const ROWS = 100; // of a table at first; the rest on request
-const tables = { runs: 12, classes: ROWS, gallery: 24, errors: 24, tested: 24 };
+const tables = { methods: 12, runs: 12, classes: ROWS, gallery: 24, errors: 24, tested: 24 };
 
 const CLASS_COLUMNS = [
   { key: "name", title: "Class", read: (run, place) => run.names[place], text: true },

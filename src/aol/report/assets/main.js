@@ -2,7 +2,7 @@
 
 function drawHead() {
   fill("title", DATA.title);
-  fill("subtitle", `Age of Learning: ${times(DATA.methods.rows.length || 1, "method")}, ${times(RUNS.length, "run")}. Written ${DATA.written}.`);
+  fill("subtitle", `Age of Learning: ${times(DATA.total.methods || 1, "method")}, ${times(DATA.total.runs, "run")}. Written ${DATA.written}.`);
 }
 
 function drawTheme() {

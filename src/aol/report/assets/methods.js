@@ -29,12 +29,13 @@ function drawMethods() {
   if (!rows.length) return undefined;
   const columns = METHOD_COLUMNS.filter(([, read]) => rows.some((row) => read(row) !== ""));
   const lost = RUNS.filter((run) => run.details && run.advice[0].kind === "unlearnt").length;
-  const warning = lost ? `${lost} of ${times(RUNS.length, "run")} ${lost === 1 ? "has" : "have"} not learnt yet, so the figures below say little. ` : "";
+  const warning = lost ? `${lost} of ${times(RUNS.length, "run")} ${lost === 1 ? "has" : "have"} not learnt yet: ${lost === 1 ? "its" : "their"} figures say little. ` : "";
   fill("answer-text", warning, answer || (rows.length > 1 ? "No method here was trained without weights, so there is no gain to tell." : ""));
   const colours = methodColours(rows);
-  fill("method-table", table([["Method"], ...columns.map(([name]) => [name, columnClass(name)])], rows.map((row, place) => element("tr", { class: row.verdict },
+  fill("method-table", table([["Method"], ...columns.map(([name]) => [name, columnClass(name)])], rows.slice(0, tables.methods).map((row, place) => element("tr", { class: row.verdict },
     element("th", { scope: "row" }, element("span", { class: "named" }, swatch(colours[place]), element("span", {}, row.name))),
     columns.map(([name, read]) => element("td", { class: columnClass(name) }, read(row)))))));
+  drawMore("method-more", "methods", Math.min(rows.length, tables.methods), rows.length, 38, drawMethods);
   fill("method-about", about);
   return drawBars(rows.slice(0, 8), measures, colours);
 }
