@@ -105,17 +105,6 @@ def test_a_section_has_tables_notes_and_commands(tmp_path: Path) -> None:
     assert "](statistics.md)" not in text
 
 
-def test_other_figures_of_a_study_are_columns_beside_its_verdict(tmp_path: Path) -> None:
-    plan = replace(study(), figures=("tail_mean", "last"))
-    fill(tmp_path, plan, {"aol": 0.03})
-    text = page(tmp_path, [plan])
-    assert "By figure" not in text
-    verdicts = text.split("**Mean of cells**")[1].split("**Methods")[0]
-    head, _, row = (line for line in verdicts.splitlines() if line.startswith("|"))
-    assert head.endswith("| last |")
-    assert re.search(r"\| \+3\.\d\d \(.*\) gain \|$", row)
-
-
 def test_a_study_of_many_cells_has_a_row_for_each_cell_with_gains_alone(tmp_path: Path) -> None:
     plan = replace(study(imbalances=tuple(range(10, 140, 10)), rhos=(0.5,)), paper=None)
     fill(tmp_path, plan, {"aol": 0.03})

@@ -211,15 +211,3 @@ def test_a_method_and_its_baseline_are_listed_together_seed_by_seed() -> None:
     assert [seed for seed, _ in by_seed] == list(study.seeds)
     assert {len(methods) for _, methods in by_seed} == {len(study.methods)}
     assert all(methods[0] == "none" for _, methods in by_seed)
-
-
-def test_cells_that_lack_the_fewest_runs_come_first() -> None:
-    study = load("fixed-rho-period-10")
-    cells = study.cells_list()
-    nearly, begun = study.cell_runs(cells[3]), study.cell_runs(cells[1])
-    complete = {run.run_id for run in (*nearly[:-1], *begun[:5])}
-    found = study.fewest_missing_first(complete)
-    assert sorted(run.run_id for run in found) == sorted(run.run_id for run in study.all_runs())
-    size = len(nearly)
-    assert found[: 2 * size] == [*nearly, *begun]
-    assert found[2 * size : 3 * size] == study.cell_runs(cells[0])  # the others in their order

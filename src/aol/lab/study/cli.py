@@ -148,7 +148,6 @@ def _list(args: argparse.Namespace) -> None:
 )
 def _run(args: argparse.Namespace) -> int:
     """Train the missing runs of a study."""
-    from aol.lab.study.status import status_frame
     from aol.lab.train.from_loop import OVER_TIME
     from aol.records.store import Store, write_request
 
@@ -172,9 +171,6 @@ def _run(args: argparse.Namespace) -> int:
         "ids": [run.run_id for run in runs],
         "runs": [dict(run.as_dict()) for run in runs],
     }
-    if options.minutes is not None:
-        frame = status_frame(study, store)
-        runs = study.fewest_missing_first(set(frame.index[frame["state"] == "complete"]))
     opened, progress, start = partial(_open, folders, data_dir), progress_for(args, study.name), time.monotonic()
     how: dict[str, Any] = {"keep": OVER_TIME, "require": study.keep}
     how["prepare"] = partial(write_request, store.folder, request)
@@ -284,11 +280,10 @@ def _page(args: argparse.Namespace) -> None:
 
 @command(
     "study draw",
-    "Draw the gains with intervals, or the ages of classes over epochs.",
-    ("aol study draw correlations --write ages.pdf", "aol study draw period-10 --of gains --write gains.svg"),
+    "Draw the ages of classes over epochs, in studies that keep them.",
+    ("aol study draw correlations --write ages.pdf",),
     *_STUDY,
     value("--write", "FILE", "file of the figure: .png, .pdf or .svg", required=True),
-    choice("--of", ("ages", "gains"), 'default: ages if the study keeps them (keep = ["age"]), else gains'),
     groups=_GROUPS,
     json=False,
 )
@@ -301,5 +296,5 @@ def _draw(args: argparse.Namespace) -> None:
     if kind not in style.FORMATS:
         raise UsageError(f"--write must end in .{', .'.join(style.FORMATS)}, not {args.write!r}.")
     results = study_results(study, _store_in(args))
-    write(Path(args.write).expanduser(), style.rendered(draw(results, args.of), kind))
+    write(Path(args.write).expanduser(), style.rendered(draw(results), kind))
     print(f"Written: {args.write}", file=sys.stderr)

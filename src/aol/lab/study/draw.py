@@ -1,4 +1,4 @@
-"""Figures of a study: the gains of its methods with intervals, as forest plots, and ages of classes over epochs."""
+"""Figures of a study: ages of classes over epochs, and the gains of its methods with intervals, as forest plots."""
 
 from __future__ import annotations
 
@@ -27,18 +27,6 @@ _PAGE = 6.9  # inches: both columns of a two-column page
 _TITLE = 0.2  # inches
 _ROW, _HEAD, _AXIS = 0.145, 0.17, 0.62  # inches
 _MOST_ROWS, _MOST_LONG_ROWS = 20, 12  # in one column
-
-
-def draw(results: StudyResults, of: str | None = None) -> Figure:
-    """Return the "ages" or the "gains"; by default ages where the study keeps them, else gains. Needs matplotlib."""
-    style.matplotlib()
-    if not results.has_figures and not len(results.runs):
-        raise WrongSettingsError(f"There are no complete runs of {results.study.name} to draw.")
-    if (of or ("ages" if "age" in results.study.keep else "gains")) == "ages":
-        return _ages(results)
-    if not results.has_figures:
-        raise WrongSettingsError(f"No seed of {results.study.name} is complete: there are no gains to draw.")
-    return gain_figure(results)
 
 
 # Gains
@@ -149,8 +137,9 @@ def _fill(axes: Axes, blocks: Sequence[Block], letters: int, label_letters: int)
 # Ages
 
 
-def _ages(results: StudyResults) -> Figure:
-    """Return the ages of classes over epochs: a panel for each cell and method, means over seeds."""
+def draw(results: StudyResults) -> Figure:
+    """Return the ages of classes over epochs: a panel for each cell and method, means over seeds. Needs matplotlib."""
+    style.matplotlib()
     study, maps = results.study, {}
     for place, cell in enumerate(study.cells_list()):
         for method in study.methods:

@@ -172,13 +172,8 @@ def _is_committed_first(name: str, results: StudyResults) -> bool:
 
 
 def _tables(results: StudyResults) -> dict[str, pd.DataFrame]:
-    """Return the tables of a study as the page shows them: other figures as columns, many cells as one row each."""
+    """Return the tables of a study as the page shows them: many cells as one row each."""
     made = tables(results)
-    figures = made.pop("By figure", pd.DataFrame(columns=["figure"]))
-    for name, own in figures[figures["figure"] != results.figure].groupby("figure", sort=False):
-        by_method = dict(zip(own["method"], own["gain (95 %)"] + " " + own["is there a gain?"], strict=True))
-        verdicts = made["Mean of cells"]
-        made["Mean of cells"] = verdicts.assign(**{str(name): verdicts["method"].map(by_method).fillna(NONE)})
     if not results.correlations and results.gains["cell"][results.gains["runs"] > 0].nunique() > MOST_CELLS:
         made[results.study.title] = _gains_by_cell(results)
     return made

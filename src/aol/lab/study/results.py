@@ -289,7 +289,7 @@ def gains_of(study: Study, values: pd.DataFrame, figure: str) -> pd.DataFrame:
             row |= _best(study.run(cells[place], method, method.variants()[0], 0), grid, chosen, values, pool.tolist())
         rows.append(row)
     optional = dict.fromkeys(("k", "best", "best_gain", "best_of_k", "baseline_mean", "p"), np.nan)
-    gains = pd.DataFrame([{**optional, "extrapolated": False, **row} for row in rows])
+    gains = pd.DataFrame([{**optional, **row} for row in rows])
     gains = gains.astype(dict.fromkeys(("gain", "paper", "problem"), object))
     tested = [place for place, own in enumerate(gains["gain"]) if own is not None and own.seeds > 1]
     gains.loc[tested, "p"] = holm([gains["gain"][place].p for place in tested])
@@ -317,15 +317,14 @@ def _best(
         known = values.drop_duplicates("run").set_index("run")["value"]
         zeros = known.reindex([replace(run, weighting="none", seed=seed).run_id for seed in chosen["seed"]]).to_numpy()
         tests = tests if np.isnan(zeros).any() else np.column_stack([zeros, tests])
-    best, expected = tests.max(1), best_of_k(pool, tests.shape[1])
-    row = {
-        "k": tests.shape[1],
+    best, k = tests.max(1), tests.shape[1]
+    return {
+        "k": k,
         "best": float(best.mean()),
         "best_gain": float((best - chosen["base"].to_numpy()).mean()),
+        "best_of_k": best_of_k(pool, k),
+        "baseline_mean": statistics.fmean(pool),
     }
-    if expected is not None:
-        row |= {"best_of_k": expected[0], "extrapolated": expected[1], "baseline_mean": statistics.fmean(pool)}
-    return row
 
 
 def setting_text(variant: Mapping[str, Value]) -> str:

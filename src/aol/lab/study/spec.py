@@ -144,12 +144,6 @@ class Study:
         """Return every run of the study once, cell after cell."""
         return list(dict.fromkeys(run for cell in self.cells_list() for run in self.cell_runs(cell)))
 
-    def fewest_missing_first(self, complete: Collection[str]) -> list[Settings]:
-        """Return the runs of the cells that lack the fewest runs first; `complete` has the ids of complete runs."""
-        cells = [self.cell_runs(cell) for cell in self.cells_list()]
-        cells.sort(key=lambda runs: sum(run.run_id not in complete for run in runs))
-        return list(dict.fromkeys(run for runs in cells for run in runs))
-
     def grids_without_validation(self) -> list[str]:
         """Return the methods with a grid but no validation part to choose a setting by."""
         cell = self.cells_list()[0]

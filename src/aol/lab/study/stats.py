@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from aol.stats import Gain, inflation
 
@@ -31,9 +29,8 @@ def choose(validation: Figures) -> int:
 def choose_leaving_one_out(validation: Figures) -> Places:
     """Return for each seed the setting with the highest mean over the *other* seeds, `int [S]`.
 
-    A run that is lucky on validation is mostly lucky on test too. A choice that uses a run's own validation accuracy
-    therefore prefers lucky runs, and the test accuracy of the chosen run is biased although test was not used. Leaving
-    the seed out removes this bias. A single seed has no others and uses its own validation accuracy.
+    A run that is lucky on validation is mostly lucky on test too: its own validation accuracy would choose lucky runs,
+    whose test accuracy is biased. A single seed has no others and uses its own validation accuracy.
 
     >>> choose_leaving_one_out(np.array([[0.1, 0.9], [0.4, 0.2], [0.5, 0.3]])).tolist()
     [0, 1, 1]
@@ -49,35 +46,19 @@ def _best(values: Figures) -> Places:
     return np.asarray(np.argmax(np.round(values, 12), axis=-1))
 
 
-def best_of_k(values: Sequence[float], k: int) -> tuple[float, bool] | None:
-    """Return the expected best of k of B runs, and whether it is extrapolated; None for a single run.
+def best_of_k(values: Sequence[float], k: int) -> float:
+    """Return the expected best of k of B runs; NaN where there are fewer.
 
     The mean over all ways to draw k values without replacement, unbiased for the expected best of k:
-    `Σ x_(i) · C(i - 1, k - 1) / C(B, k)` over the B values in ascending order. With fewer runs than k it is
-    `x̄ + c(k) · s`, c(k) that of the normal distribution.
+    `Σ x_(i) · C(i - 1, k - 1) / C(B, k)` over the B values in ascending order.
 
     >>> best_of_k([1.0, 2.0, 3.0], k=2)  # of 12, 13, 23: 2, 3, 3
-    (2.6666666666666665, False)
+    2.6666666666666665
     """
-    ordered, runs = np.sort(values), len(values)
-    if runs < 2:
-        return None
-    if k > runs:
-        return float(ordered.mean()) + expected_normal_best(k) * float(ordered.std(ddof=1)), True
+    if len(values) < k:
+        return math.nan
     ways = [value * math.comb(place, k - 1) for place, value in enumerate(sorted(values))]
-    return math.fsum(ways) / math.comb(runs, k), False
-
-
-@cache
-def expected_normal_best(k: int) -> float:
-    """Return the expected largest of k standard normal values, to six digits.
-
-    >>> round(expected_normal_best(11), 4)
-    1.5864
-    """
-    x = np.linspace(-10.0, 10.0, 20_001)
-    density = k * stats.norm.pdf(x) * stats.norm.cdf(x) ** (k - 1)
-    return round(float((x * density).sum() * (x[1] - x[0])), 6)
+    return math.fsum(ways) / math.comb(len(values), k)
 
 
 def residual_noise(figures: Figures) -> tuple[float, int] | None:
@@ -100,11 +81,9 @@ def residual_noise(figures: Figures) -> tuple[float, int] | None:
 def pooled_gains(values: Figures, baseline: int, chosen: Sequence[int]) -> list[Gain]:
     """Return the gain of each method (column) over the baseline's column, with one spread for all methods.
 
-    With three seeds, a method's own spread is estimated from three differences, and Student's interval is wide; five
-    methods and three seeds estimate a common spread with eight degrees of freedom. The spread is `residual_noise` of
-    the values `[S, M]`, and the error of a gain `s · √(2 f / S)`, where f is `inflation` (`chosen`: whether a method's
-    setting was chosen, by column). Too narrow for a method that varies more than the others: it has no part in a
-    verdict. Empty if there is no noise to estimate.
+    The spread is `residual_noise` of the values `[S, M]`, and the error of a gain `s · √(2 f / S)`, where f is
+    `inflation` (`chosen`: whether a method's setting was chosen, by column). Too narrow for a method that varies more
+    than the others: it has no part in a verdict. Empty if there is no noise to estimate.
     """
     noise, seeds = residual_noise(values), len(values)
     if noise is None or noise[0] <= 1e-12:

@@ -139,7 +139,7 @@ def tables(results: StudyResults) -> dict[str, pd.DataFrame]:
         made = {results.study.title: _correlation_rows(results)}
     else:
         made = {results.study.title: _gain_rows(results), "Mean of cells": _verdict_rows(results)}
-        made |= {"By figure": _figure_rows(results), "Methods, mean of cells": _method_rows(results)}
+        made["Methods, mean of cells"] = _method_rows(results)
     frames = {title: pd.DataFrame(rows, dtype="object").fillna(NONE) for title, rows in made.items() if rows}
     return {title: own.loc[:, ~own.isin(["", NONE]).all()] for title, own in frames.items()}
 
@@ -157,7 +157,7 @@ def _gain_rows(results: StudyResults) -> Rows:
         if row.seeds:
             accuracy = percent(row.mean) + (f" ±{percent(row.spread)}" if row.spread == row.spread else "")
         paper = percent(row.paper.accuracy) if row.paper else NONE
-        best = f"{percent(row.best)} ({'~' * row.extrapolated}{percent(row.best_of_k)})" if row.k == row.k else NONE
+        best = f"{percent(row.best)} ({percent(row.best_of_k)})" if row.k == row.k else NONE
         rows.append(
             {
                 "cell": cell_name(cells[row.cell]),
@@ -174,8 +174,10 @@ def _gain_rows(results: StudyResults) -> Rows:
 
 
 def _verdict_rows(results: StudyResults) -> Rows:
+    """Return a row for each judged method; the figures of the study besides the one that is shown are columns."""
     loss, rows = results.study.largest_loss, []
-    for own in results.verdicts:
+    others = [(name, results.by_figure(name)) for name in results.study.figures if name != results.figure]
+    for place, own in enumerate(results.verdicts):
         needed = own.gain.seeds_needed() if own.gain and own.word == NOT_SHOWN else 0
         rows.append(
             {"method": own.method, "gain (95 %)": gain_text(own.gain), "is there a gain?": own.word, "p": p_text(own.p)}
@@ -184,20 +186,11 @@ def _verdict_rows(results: StudyResults) -> Rows:
             | {"seeds": str(len(own.seeds)), "cells with 3 seeds": f"{len(own.cells)} of {own.cells_planned}"}
             | {"seeds for 80 % power": f">{MOST_SEEDS}" if needed is None else f"{needed or NONE}"}
         )
+        for name, other in others if own.gain else ():
+            if (claim := other.verdicts[place]).gain:
+                optimistic = " (optimistic)" if name.endswith("best") else ""
+                rows[-1][name + optimistic] = f"{gain_text(claim.gain)} {claim.word}"
     return rows
-
-
-def _figure_rows(results: StudyResults) -> Rows:
-    """Return the gain and the verdict of each judged method by every figure of the study."""
-    figures = dict.fromkeys((results.figure, *results.study.figures))
-    known = [(name, results.by_figure(name).verdicts) for name in figures]
-    return [
-        {"method": own[place].method, "figure": name + " (optimistic)" * name.endswith("best")}
-        | {"gain (95 %)": gain_text(own[place].gain), "is there a gain?": own[place].word}
-        for place, first in enumerate(results.verdicts)
-        for name, own in known
-        if first.gain and own[place].gain
-    ]
 
 
 def _method_rows(results: StudyResults) -> Rows:
@@ -293,7 +286,7 @@ def markdown(frame: pd.DataFrame) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (escaped[0], rule, *escaped[1:]))
 
 
-_WORDS = ("cell", "method", "figure", "class age and", "is there a gain?", HALF)
+_WORDS = ("cell", "method", "class age and", "is there a gain?", HALF)
 
 
 def md(text: str) -> str:
