@@ -39,8 +39,8 @@ def test_the_kernel_is_the_matrix_products(training: bool) -> None:
     given = images()
     sides = sizes(given)
     boxes = crop_boxes(sides, draw_crops(len(given), seed=5, epoch=1)) if training else centre_boxes(sides)
-    here, view, index = ragged(given), view_of(sides, boxes, 224), torch.arange(len(given))
-    there, moved = Ragged(*(part.cuda() for part in here[:4])), View(*(part.cuda() for part in view))
+    here, view, index = ragged(given), view_of(boxes, 224), torch.arange(len(given))
+    there, moved = Ragged(*(part.cuda() for part in here)), View(*(part.cuda() for part in view))
     numbers = {"scale": torch.ones(3, device=CUDA), "shift": torch.zeros(3, device=CUDA)}
     found = batch(there, index.cuda(), moved, size=224, **numbers).cpu()
     # Places of up to 500 pixels round by 500 · 2⁻²⁴ each, and a pixel may differ from the next by 255.

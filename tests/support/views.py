@@ -31,12 +31,14 @@ def ragged(given: list[Tensor]) -> Ragged:
 
 
 def resample(images: Ragged, index: Tensor, view: View, *, size: int) -> Tensor:
-    """Return views of the planar images `index [n]` as float32 `[n, 3, size, size]`, 0 to 255: Y · X · Zᵀ.
+    """Return views of the images `index [n]` as float32 `[n, 3, size, size]`, 0 to 255: Y · X · Zᵀ.
 
     Output pixel i lies at c = (i + 1/2) · step of the cut, and takes the pixels j around it by
     1 - |j + 1/2 - c| / max(step, 1) where that is positive, in shares of one.
     """
-    vertical, horizontal = (_shares(view, axis, size, int(view.high[:, axis].max())) for axis in (0, 1))
+    vertical, horizontal = (
+        _shares(view, axis, size, extent[index]) for axis, extent in enumerate((images.height, images.width))
+    )
     horizontal = torch.where(view.flip[:, None, None], horizontal.flip(1), horizontal)
     views = []
     for y, z, place in zip(vertical, horizontal, index.tolist(), strict=True):
@@ -46,13 +48,13 @@ def resample(images: Ragged, index: Tensor, view: View, *, size: int) -> Tensor:
     return torch.stack(views)
 
 
-def _shares(view: View, axis: int, size: int, extent: int) -> Tensor:
-    """Return the shares of the input pixels 0 to `extent - 1` in each output pixel: `[n, size, extent]`."""
-    low, high, step, skip = (part[:, axis, None, None] for part in view[:4])
-    output = torch.arange(size, device=low.device, dtype=torch.float32)[:, None] + 0.5
-    pixel = torch.arange(extent, device=low.device)
-    share = (1 - (pixel + 0.5 - low - (output + skip) * step).abs() / step.clamp(min=1)).clamp(min=0)
-    share = share * ((pixel >= low) & (pixel < high))
+def _shares(view: View, axis: int, size: int, extent: Tensor) -> Tensor:
+    """Return the shares of the input pixels below `extent [n]` in each output pixel: `[n, size, most]`."""
+    step, skip = (part[:, axis, None, None] for part in view[:2])
+    output = torch.arange(size, dtype=torch.float32)[:, None] + 0.5
+    pixel = torch.arange(int(extent.max()))
+    share = (1 - (pixel + 0.5 - (output + skip) * step).abs() / step.clamp(min=1)).clamp(min=0)
+    share = share * (pixel < extent[:, None, None])
     return share / share.sum(2, keepdim=True)
 
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -416,9 +416,9 @@ def _list(args: argparse.Namespace) -> None:
     from aol.lab.data.named import list_sets
 
     sets = list_sets(data_dir=args.data_dir)
-    places = [known.where or f"not on this machine: aol data get {known.name}" for known in sets]
-    lines = [f"{known.name:<14} {known.title:<50} {place}" for known, place in zip(sets, places, strict=True)]
-    tell(args, {"sets": [asdict(known) for known in sets]}, lines)
+    missing = "not on this machine: aol data get "
+    lines = [f"{row['name']:<14} {row['title']:<50} {row['where'] or missing + str(row['name'])}" for row in sets]
+    tell(args, {"sets": sets}, lines)
 
 
 @command(

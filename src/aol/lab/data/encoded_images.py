@@ -173,15 +173,14 @@ def centre_boxes(sizes: Tensor) -> Tensor:
 class Ragged(NamedTuple):
     """N images of any sizes in one tensor: `pixels` uint8 `[M]`, each image [3, height, width] from its `start` on.
 
-    `start`, `height` and `width` are int64 `[N]`. Without `planar` images are [height, width, 3]. After the last image
-    follow spare bytes, which the rows read of it may reach into.
+    `start`, `height` and `width` are int64 `[N]`. After the last image follow spare bytes, which rows read of it may
+    reach into.
     """
 
     pixels: Tensor
     start: Tensor
     height: Tensor
     width: Tensor
-    planar: bool = True
 
     @staticmethod
     def empty(sizes: Tensor, device: torch.device) -> Ragged:
@@ -195,22 +194,19 @@ class Ragged(NamedTuple):
 class View(NamedTuple):
     """How n outputs come from their images, along rows and columns; resized as Pillow does, bilinear with antialiasing.
 
-    Pixels from `low` to below `high` (int64 `[n, 2]`) are resized, `step` of them to one (float32 `[n, 2]`); the first
-    `skip` outputs (float32 `[n, 2]`) are cut off; `flip` (bool `[n]`) mirrors.
+    `step` pixels become one, and the first `skip` outputs are cut off (float32 `[n, 2]`); `flip` (bool `[n]`) mirrors.
     """
 
-    low: Tensor
-    high: Tensor
     step: Tensor
     skip: Tensor
     flip: Tensor
 
 
-def view_of(sizes: Tensor, boxes: Tensor, size: int) -> View:
-    """Return the views of `boxes [n, 5]` in images of `sizes int64 [n, 2]`, resized to `size`.
+def view_of(boxes: Tensor, size: int) -> View:
+    """Return the views of `boxes [n, 5]`, resized to `size`.
 
-    >>> view_of(torch.tensor([[9, 9]]), torch.tensor([[2.0, 3.0, 8.0, 4.0, 1.0]]), 4).step.tolist()
+    >>> view_of(torch.tensor([[2.0, 3.0, 8.0, 4.0, 1.0]]), 4).step.tolist()
     [[2.0, 1.0]]
     """
     step = (boxes[:, 2:4] / size).to(torch.float32)
-    return View(torch.zeros_like(sizes), sizes, step, (boxes[:, :2] / step).to(torch.float32), boxes[:, 4].bool())
+    return View(step, (boxes[:, :2] / step).to(torch.float32), boxes[:, 4].bool())

@@ -101,13 +101,6 @@ class ImageSet(Labelled):
     classes: tuple[str, ...]
     name: str
 
-    def __post_init__(self) -> None:
-        if self.images.dtype != torch.uint8 or self.images.dim() != 4 or not len(self.images):
-            raise DataError(f"{self.name}: images must be uint8 [N, C, H, W], got {list(self.images.shape)}")
-        if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
-            raise DataError(f"{self.name}: labels must be int64 [{len(self.images)}], got {list(self.labels.shape)}")
-        check_labels(self.labels, len(self.classes), self.name)
-
     @property
     def shape(self) -> tuple[int, int, int]:
         """Return the channels, height and width of one image."""
@@ -159,13 +152,6 @@ class Pair(Generic[S_co]):
     def num_classes(self) -> int:
         """How many classes there are."""
         return len(self.classes)
-
-
-def check_labels(labels: Tensor, num_classes: int, where: str) -> None:
-    """Raise `DataError` unless every label lies in 0..num_classes-1."""
-    if wrong := ((labels < 0) | (labels >= num_classes)).nonzero().flatten().tolist():
-        what, most = f"label {int(labels[wrong[0]])} at position {wrong[0]}", num_classes - 1
-        raise DataError(f"{where}: {what} is outside 0..{most} ({num_classes} classes)")
 
 
 def split_per_class(labels: Tensor, fraction: float, *, seed: int) -> tuple[Tensor, Tensor]:

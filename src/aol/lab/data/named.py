@@ -13,7 +13,7 @@ import os
 import pickle
 import sys
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
@@ -83,15 +83,6 @@ def _files(folder: Path, name: str) -> tuple[Path, Path]:
     return folder / name, folder / f"{name}.gz"
 
 
-@dataclass(frozen=True)
-class Listing:
-    """One line of `aol data list`. `where` is None when the set is not on this machine."""
-
-    name: str
-    title: str
-    where: str | None
-
-
 def _pair(train: ImageSet, test: ImageSet, standardised: Normalisation, *, pad: int, flip: bool) -> Pair[ImageSet]:
     name, scale = train.name.partition("/")[0], centred(train.shape[0])
     return Pair(name, train, test, train.classes, scale, standardised, Augmentation(pad=pad, flip=flip))
@@ -133,24 +124,20 @@ def _load_fashion_mnist(folder: Path) -> Pair[ImageSet]:
     return _pair(split("train", "train"), split("t10k", "test"), mean_std((0.2860,), (0.3530,)), pad=2, flip=True)
 
 
-def _load_cifar(
-    name: str, standardised: Normalisation, meta: str, train: Sequence[str], test: str, fine: str, folder: Path
-) -> Pair[ImageSet]:
+def _load_cifar(name: str, standardised: Normalisation, fine: str, folder: Path) -> Pair[ImageSet]:
     """Read CIFAR from the official python files. Input, padding and mirroring are the paper's."""
+    known = OFFICIAL[name]
+    content: dict[str, Any] = {file: pickle.loads(known.read(folder, file), encoding="bytes") for file in known.members}
+    (meta,) = (value for file, value in content.items() if file.endswith("meta"))
+    classes = tuple(label.decode() for label in meta[f"{fine}label_names".encode()])
 
-    def unpickled(file: str) -> dict[bytes, Any]:
-        content: dict[bytes, Any] = pickle.loads(OFFICIAL[name].read(folder, file), encoding="bytes")
-        return content
-
-    classes = tuple(label.decode() for label in unpickled(meta)[f"{fine}label_names".encode()])
-
-    def split(files: Sequence[str], part: str) -> ImageSet:
-        batches = [unpickled(file) for file in files]
+    def split(part: str, start: tuple[str, ...]) -> ImageSet:
+        batches = [value for file, value in content.items() if file.startswith(start)]
         pixels = np.concatenate([batch[b"data"] for batch in batches]).reshape(-1, 3, 32, 32)
         labels = torch.tensor([label for batch in batches for label in batch[f"{fine}labels".encode()]])
         return ImageSet(torch.from_numpy(pixels), labels, classes, f"{name}/{part}")
 
-    return _pair(split(train, "train"), split([test], "test"), standardised, pad=4, flip=True)
+    return _pair(split("train", ("data_batch", "train")), split("test", ("test",)), standardised, pad=4, flip=True)
 
 
 def _sums(start: str) -> dict[str, str]:
@@ -168,24 +155,21 @@ FASHION_MNIST = Official(
     _load_fashion_mnist,
     system=(Path("/usr/share/datasets/fashion-mnist"),),
 )
-_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
-_CIFAR10_INPUT = mean_std((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 CIFAR10 = Official(
     "cifar10",
     "32×32 colour, 10 classes, 50,000 + 10,000",
     "cifar-10-batches-py",
     _sums("cifar-10-batches-py/"),
     _sums("https://www.cs.toronto.edu/~kriz/cifar-10-"),
-    partial(_load_cifar, "cifar10", _CIFAR10_INPUT, "batches.meta", _BATCHES, "test_batch", ""),
+    partial(_load_cifar, "cifar10", mean_std((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)), ""),
 )
-_CIFAR100_INPUT = mean_std((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 CIFAR100 = Official(
     "cifar100",
     "32×32 colour, 100 classes, 50,000 + 10,000",
     "cifar-100-python",
     _sums("cifar-100-python/"),
     _sums("https://www.cs.toronto.edu/~kriz/cifar-100-"),
-    partial(_load_cifar, "cifar100", _CIFAR100_INPUT, "meta", ["train"], "test", "fine_"),
+    partial(_load_cifar, "cifar100", mean_std((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)), "fine_"),
 )
 
 OFFICIAL: Mapping[str, Official] = {known.name: known for known in (FASHION_MNIST, CIFAR10, CIFAR100)}
@@ -221,15 +205,15 @@ def find(name: str, *, data_dir: Folder | None = None) -> Path | None:
     return next((folder for folder in _places(known, data_dir) if not known.missing(folder)), None)
 
 
-def list_sets(*, data_dir: Folder | None = None) -> list[Listing]:
-    """List the built-in sets and where each is.
+def list_sets(*, data_dir: Folder | None = None) -> list[dict[str, str | None]]:
+    """List the built-in sets and where each is; None when it is not on this machine.
 
     >>> list_sets()[0]
-    Listing(name='digits', title='8×8 grey, 10 classes, 1,438 + 359', where='inside scikit-learn')
+    {'name': 'digits', 'title': '8×8 grey, 10 classes, 1,438 + 359', 'where': 'inside scikit-learn'}
     """
-    places = {name: find(name, data_dir=data_dir) for name in OFFICIAL}
-    digits = Listing("digits", "8×8 grey, 10 classes, 1,438 + 359", "inside scikit-learn")
-    return [digits, *(Listing(name, OFFICIAL[name].title, str(at) if at else None) for name, at in places.items())]
+    rows: list[tuple[str, str, object]] = [("digits", "8×8 grey, 10 classes, 1,438 + 359", "inside scikit-learn")]
+    rows += [(name, known.title, find(name, data_dir=data_dir)) for name, known in OFFICIAL.items()]
+    return [{"name": name, "title": title, "where": str(where) if where else None} for name, title, where in rows]
 
 
 def load_named(name: str, *, data_dir: Folder | None = None) -> Pair[ImageSet]:

@@ -23,16 +23,7 @@ from torch import Tensor
 
 from aol._need import need
 from aol.lab.data.encoded_images import StoredImages
-from aol.lab.data.images import (
-    IMAGENET,
-    Augmentation,
-    DataError,
-    ImageSet,
-    Pair,
-    centred,
-    check_labels,
-    split_per_class,
-)
+from aol.lab.data.images import IMAGENET, Augmentation, DataError, ImageSet, Pair, centred, split_per_class
 from aol.lab.data.named import NAMES, Folder, load_named, official_at
 
 if TYPE_CHECKING:
@@ -97,7 +88,9 @@ def _pair(name: str, splits: Mapping[str, StoredImages]) -> Pair[StoredImages]:
             different = sorted(set(classes) ^ set(split.classes)) or split.classes
             raise DataError(f"{name}: the classes of {train.name} and {split.name} differ: {different[0]!r}")
         split.classes = classes
-        check_labels(split.labels, split.num_classes, split.name)
+        if wrong := ((split.labels < 0) | (split.labels >= split.num_classes)).nonzero().flatten().tolist():
+            what, most = f"label {int(split.labels[wrong[0]])} at position {wrong[0]}", split.num_classes - 1
+            raise DataError(f"{split.name}: {what} is outside 0..{most} ({split.num_classes} classes)")
     counts = train.counts.tolist()
     if 0 in counts:
         raise DataError(f"{train.name}: no image of class {train.classes[counts.index(0)]!r}")

@@ -172,7 +172,7 @@ class Decoded:
         from aol.lab.nets.fused.resample import batch  # needs Triton
 
         flat, size, (scale, shift) = index.reshape(-1), self._size, self._affine
-        view = view_of(self._sizes[flat], boxes, size)
+        view = view_of(boxes, size)
         images: Tensor = batch(self._images, flat, view, size=size, scale=scale, shift=shift)
         return images.view(*index.shape, 3, size, size)
 

@@ -13,23 +13,19 @@ from tests.support.views import batch, images, ragged, sizes
 NUMBERS = {"scale": torch.tensor(IMAGENET.scale), "shift": torch.tensor(IMAGENET.shift)}
 
 
-@pytest.mark.parametrize("planar", [False, True])
 @pytest.mark.parametrize("training", [True, False])
-def test_views_are_those_of_the_matrix_products(planar: bool, training: bool) -> None:
+def test_views_are_those_of_the_matrix_products(training: bool) -> None:
     size, given = 8, [image[:24, :20] for image in images()]  # the interpreter is slow
     kept, sides = ragged(given), sizes(given)
     index = torch.tensor([1, 5, 7, 5])
     boxes = crop_boxes(sides, draw_crops(len(given), seed=5, epoch=1)) if training else centre_boxes(sides)
-    view = view_of(sides[index], boxes[index], size)
+    view = view_of(boxes[index], size)
     wanted = batch(kept, index, view, size=size, **NUMBERS)
-    if not planar:
-        kept.pixels[: sum(image.numel() for image in given)] = torch.cat([image.reshape(-1) for image in given])
-        kept = kept._replace(planar=False)
     found = resample.batch(kept, index, view, size=size, **NUMBERS)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_no_image_is_a_batch_too() -> None:
     none = torch.zeros(0, dtype=torch.int64)
-    view = view_of(torch.zeros((0, 2), dtype=torch.int64), torch.zeros((0, 5)), 8)
+    view = view_of(torch.zeros((0, 5)), 8)
     assert resample.batch(ragged(images()), none, view, size=8, **NUMBERS).shape == (0, 3, 8, 8)

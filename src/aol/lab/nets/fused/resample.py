@@ -16,10 +16,10 @@ from aol.lab.data.encoded_images import Ragged, View
 
 
 @triton.jit
-def _share(pixel, low, high, centre, reach):
+def _share(pixel, extent, centre, reach):
     """Return the share of a pixel in the output at `centre`, before they are made to sum to one."""
     share = tl.maximum(1.0 - tl.abs(pixel.to(tl.float32) + 0.5 - centre) / reach, 0.0)
-    return tl.where((pixel >= low) & (pixel < high), share, 0.0)
+    return tl.where((pixel >= 0) & (pixel < extent), share, 0.0)
 
 
 @triton.jit
@@ -29,8 +29,6 @@ def resample_images(
     height_ptr,
     width_ptr,
     index_ptr,
-    low_ptr,
-    high_ptr,
     step_ptr,
     skip_ptr,
     flip_ptr,
@@ -38,7 +36,6 @@ def resample_images(
     shift_ptr,
     out_ptr,
     SIZE: tl.constexpr,
-    PLANAR: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Take one row of one output a program."""
@@ -47,16 +44,15 @@ def resample_images(
     source = tl.load(index_ptr + image)
     first = pixels_ptr + tl.load(start_ptr + source)
     width = tl.load(width_ptr + source).to(tl.int32)  # within an image, 32 bits suffice
-    plane = tl.load(height_ptr + source).to(tl.int32) * width
-    low_y, low_x = tl.load(low_ptr + 2 * image).to(tl.int32), tl.load(low_ptr + 2 * image + 1).to(tl.int32)
-    high_y, high_x = tl.load(high_ptr + 2 * image).to(tl.int32), tl.load(high_ptr + 2 * image + 1).to(tl.int32)
+    height = tl.load(height_ptr + source).to(tl.int32)
+    plane = height * width
     step_y, step_x = tl.load(step_ptr + 2 * image), tl.load(step_ptr + 2 * image + 1)
     column = tl.arange(0, BLOCK)
     live = column < SIZE
     place = tl.where(tl.load(flip_ptr + image).to(tl.int1), SIZE - 1 - column, column)
     reach_y, reach_x = tl.maximum(step_y, 1.0), tl.maximum(step_x, 1.0)
-    centre_y = low_y.to(tl.float32) + (row + 0.5 + tl.load(skip_ptr + 2 * image)) * step_y
-    centre_x = low_x.to(tl.float32) + (place + 0.5 + tl.load(skip_ptr + 2 * image + 1)) * step_x
+    centre_y = (row + 0.5 + tl.load(skip_ptr + 2 * image)) * step_y
+    centre_x = (place + 0.5 + tl.load(skip_ptr + 2 * image + 1)) * step_x
     first_y = tl.floor(centre_y - reach_y).to(tl.int32)
     first_x = tl.floor(centre_x - reach_x).to(tl.int32)
     taps_y, taps_x = (2.0 * reach_y).to(tl.int32) + 2, (2.0 * reach_x).to(tl.int32) + 2
@@ -66,22 +62,19 @@ def resample_images(
     total_y = 0.0
     total_x = tl.zeros((BLOCK,), tl.float32)
     for across in range(taps_x):
-        total_x += _share(first_x + across, low_x, high_x, centre_x, reach_x)
+        total_x += _share(first_x + across, width, centre_x, reach_x)
     for down in range(taps_y):
         y = first_y + down
-        share_y = _share(y, low_y, high_y, centre_y, reach_y)
+        share_y = _share(y, height, centre_y, reach_y)
         total_y += share_y
         for across in range(taps_x):
             x = first_x + across
-            share = share_y * _share(x, low_x, high_x, centre_x, reach_x)
+            share = share_y * _share(x, width, centre_x, reach_x)
             inside = live & (share > 0.0)
-            if PLANAR:
-                at, apart = y * width + x, plane
-            else:
-                at, apart = 3 * (y * width + x), 1
-            red += share * tl.load(first + at, mask=inside, other=0).to(tl.float32)
-            green += share * tl.load(first + at + apart, mask=inside, other=0).to(tl.float32)
-            blue += share * tl.load(first + at + 2 * apart, mask=inside, other=0).to(tl.float32)
+            at = first + y * width + x
+            red += share * tl.load(at, mask=inside, other=0).to(tl.float32)
+            green += share * tl.load(at + plane, mask=inside, other=0).to(tl.float32)
+            blue += share * tl.load(at + 2 * plane, mask=inside, other=0).to(tl.float32)
     total = total_y * total_x
     out = out_ptr + image * (3 * SIZE * SIZE) + row * SIZE + column
     tl.store(out, red / total * tl.load(scale_ptr) + tl.load(shift_ptr), mask=live)
@@ -98,7 +91,6 @@ def batch(images: Ragged, index: Tensor, view: View, *, size: int, scale: Tensor
     if index.numel():
         given = (each.contiguous() for each in (images.start, images.height, images.width, index, *view))
         resample_images[(index.numel(), size)](
-            images.pixels, *given, scale, shift, out,
-            SIZE=size, PLANAR=images.planar, BLOCK=triton.next_power_of_2(size),
-        )  # fmt: skip
+            images.pixels, *given, scale, shift, out, SIZE=size, BLOCK=triton.next_power_of_2(size)
+        )
     return out
