@@ -12,7 +12,7 @@ from torch import nn
 
 from aol.lab.nets import Network, Stacked, make
 from aol.lab.nets.cnn import CNN
-from aol.lab.nets.fused import CannotFuse, FusedStack, can_fuse, fuse, obstacle
+from aol.lab.nets.fused import CannotFuse, FusedStack, obstacle
 from aol.lab.nets.fused.plan import plan
 from aol.lab.nets.resnet import resnet32, resnet34_cifar
 
@@ -53,12 +53,9 @@ class _Other(CNN):
 )
 def test_a_network_the_kernels_do_not_know_is_refused_with_a_reason(net: nn.Module, reason: str) -> None:
     assert reason in (obstacle(net) or "")
-    assert not can_fuse(net)
-
-
-def test_fuse_raises_the_reason() -> None:
-    with pytest.raises(CannotFuse, match="128 channels"):
-        fuse(Stacked([CNN(2, width=32)]))
+    if isinstance(net, Stacked):
+        with pytest.raises(CannotFuse, match=reason):
+            FusedStack(net)
 
 
 @pytest.mark.parametrize(("size", "refused"), [((28, 28), False), ((8, 32), False), ((30, 28), True), ((28, 7), True)])

@@ -141,8 +141,8 @@ class Learner:
     def _quickest(self, net: Joint) -> nn.Module:
         """Return the fastest module for these networks here: our kernels where they apply, else the network itself."""
         wanted = self.settings.precision == "bf16"
-        if isinstance(net, nets.Stacked) and wanted and fused.can_fuse(net, self._shape[1:]):
-            quick = fused.fuse(net)
+        if isinstance(net, nets.Stacked) and wanted and fused.obstacle(net, self._shape[1:]) is None:
+            quick = fused.FusedStack(net)
             reason = quick.failure(self._shape)
             if reason is None:
                 return quick

@@ -1,10 +1,7 @@
-"""Residual networks, and those of common sizes.
+"""Residual networks: ResNet-34 for 224×224 images; ResNet-32 of the paper's tables and its ResNet-34 for 32×32 images.
 
-ResNet-34 is for 224×224 images; ResNet-32 of the paper's tables and ResNet-34 of its first observation
-are for 32×32 images.
-
-Assumes nothing of the image but its channels; height and width must be multiples of 4 for ResNet-32, whose shortcuts
-say so if not. All layers have PyTorch's default initialisation.
+Height and width must be multiples of 4 for ResNet-32, whose shortcuts say so if not. All layers have PyTorch's default
+initialisation.
 """
 
 from __future__ import annotations
@@ -28,6 +25,15 @@ def projection(in_channels: int, out_channels: int, stride: int) -> nn.Module:
     if stride == 1 and in_channels == out_channels:
         return nn.Identity()
     return nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels))
+
+
+def parameter_free(in_channels: int, out_channels: int, stride: int) -> nn.Module:
+    """Make ResNet-32's shortcut: nothing within a stage, 2×2 mean and zero channels across stages.
+
+    >>> parameter_free(16, 32, 2)
+    HalvingShortcut(extra=16, runs=1)
+    """
+    return nn.Identity() if stride == 1 else HalvingShortcut(out_channels - in_channels)
 
 
 class BasicBlock(nn.Module):
@@ -63,7 +69,7 @@ class ResNet(Network):
 
     >>> import torch
     >>> stem = nn.Conv2d(3, 4, 3, padding=1)
-    >>> net = ResNet(stem, blocks=(1, 1), width=4, num_classes=10, shortcut=projection)
+    >>> net = ResNet(stem, (1, 1), width=4, num_classes=10, shortcut=projection)
     >>> net(torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 10])
     """
@@ -71,13 +77,7 @@ class ResNet(Network):
     channelwise_entry = "stem"
 
     def __init__(
-        self,
-        stem: nn.Module,
-        *,
-        blocks: Sequence[int],
-        width: int,
-        num_classes: int,
-        shortcut: Shortcut,
+        self, stem: nn.Module, blocks: Sequence[int], width: int, num_classes: int, shortcut: Shortcut
     ) -> None:
         super().__init__()
         self.stem = stem
@@ -106,29 +106,8 @@ def resnet34(
     >>> sum(p.numel() for p in resnet34(1000).parameters())
     21797672
     """
-    stem = _stem(in_channels, width)
-    return ResNet(stem, blocks=blocks, width=width, num_classes=num_classes, shortcut=projection)
-
-
-def _stem(in_channels: int, width: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(in_channels, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
-    )
-
-
-def _small_stem(in_channels: int, width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(in_channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
-
-
-def parameter_free(in_channels: int, out_channels: int, stride: int) -> nn.Module:
-    """Make ResNet-32's shortcut: nothing within a stage, 2×2 mean and zero channels across stages.
-
-    >>> parameter_free(16, 32, 2)
-    HalvingShortcut(extra=16, runs=1)
-    """
-    if stride == 1:
-        return nn.Identity()
-    return HalvingShortcut(out_channels - in_channels)
+    stem = [nn.Conv2d(in_channels, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    return ResNet(nn.Sequential(*stem, nn.MaxPool2d(3, 2, 1)), blocks, width, num_classes, projection)
 
 
 def resnet32(num_classes: int, in_channels: int = 3, *, blocks: Sequence[int] = (5, 5, 5), width: int = 16) -> ResNet:
@@ -137,8 +116,7 @@ def resnet32(num_classes: int, in_channels: int = 3, *, blocks: Sequence[int] = 
     >>> sum(p.numel() for p in resnet32(10).parameters())
     464154
     """
-    stem = _small_stem(in_channels, width)
-    return ResNet(stem, blocks=blocks, width=width, num_classes=num_classes, shortcut=parameter_free)
+    return ResNet(_small_stem(in_channels, width), blocks, width, num_classes, parameter_free)
 
 
 def resnet34_cifar(
@@ -151,10 +129,12 @@ def resnet34_cifar(
     >>> sum(p.numel() for p in resnet34_cifar(100).parameters())
     21328292
     """
-    net = ResNet(
-        _small_stem(in_channels, width), blocks=blocks, width=width, num_classes=num_classes, shortcut=projection
-    )
+    net = ResNet(_small_stem(in_channels, width), blocks, width, num_classes, projection)
     for module in net.modules():
         if isinstance(module, BasicBlock):
             nn.init.zeros_(module.norm2.weight)
     return net
+
+
+def _small_stem(in_channels: int, width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(in_channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())

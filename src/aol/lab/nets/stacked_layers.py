@@ -17,32 +17,21 @@ from torch import Tensor, nn
 from aol.lab.nets.layers import HalvingShortcut, Head, split_runs
 
 
-def joined(tensors: Sequence[Tensor]) -> Tensor:
-    """Join R tensors [d, …] into one [R·d, …], run-major, and R scalars into [R]; always a copy.
-
-    >>> joined([torch.zeros(2), torch.ones(2)]).tolist()
-    [0.0, 0.0, 1.0, 1.0]
-    """
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    """Join R tensors [d, …] into one [R·d, …], run-major, and R scalars into [R]; always a copy."""
     return torch.cat([t.detach().reshape(t.shape or (1,)) for t in tensors])
 
 
-def _parameter(values: Sequence[Tensor]) -> nn.Parameter:
-    return nn.Parameter(joined(values), requires_grad=values[0].requires_grad)
-
-
-def _optional(values: Sequence[Tensor | None]) -> nn.Parameter | None:
-    present = [value for value in values if value is not None]
-    return _parameter(present) if present else None
+def _parameter(layers: Sequence[nn.Module], name: str) -> Any:
+    """Join a parameter of R layers; None if they have none of this name."""
+    values = [value for layer in layers if (value := getattr(layer, name)) is not None]
+    return nn.Parameter(_joined(values), requires_grad=values[0].requires_grad) if values else None
 
 
 def _not_finite(x: Tensor, runs: int) -> Tensor:
     """Which runs of a map [B, R·C, H, W] hold a value that is not finite, [R]; their sums show it."""
-    return (
-        split_runs(x.detach(), runs, axis=1)
-        .sum((0, *range(2, x.dim() + 1)), dtype=torch.float32)
-        .isfinite()
-        .logical_not()
-    )
+    sums = split_runs(x.detach(), runs, axis=1).sum((0, *range(2, x.dim() + 1)), dtype=torch.float32)
+    return ~sums.isfinite()
 
 
 def _replaced(x: Tensor, diverged: Tensor, axis: int, value: float) -> Tensor:
@@ -64,42 +53,14 @@ class _ContainGradient(torch.autograd.Function):
         return _replaced(grads[0], _not_finite(grads[0], ctx.runs), 1, 0.0), None
 
 
-def conv_of_runs(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    runs: int,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-    *,
-    contains: bool | None = None,
-) -> Tensor:
-    """Convolve R maps side by side, each with its own kernel: [B, R·C_in, H, W] → [B, R·C_out, H', W'].
-
-    On CUDA, grouped convolutions multiply the maps of neighbouring runs with zeros, and NaN times zero is NaN. There
-    (or where `contains` says so) a run that is not finite enters as zeros, and leaves as NaN by its own weights.
-
-    >>> x, weight = torch.tensor([[[[1.0]], [[2.0]]]]), torch.tensor([[[[10.0]]], [[[100.0]]]])
-    >>> conv_of_runs(x, weight, None, runs=2).flatten().tolist()
-    [10.0, 200.0]
-    """
-    contained = runs > 1 and (x.is_cuda if contains is None else contains)
-    if contained:
-        diverged = _not_finite(x, runs)
-        x, weight = _replaced(x, diverged, 1, 0.0), _replaced(weight, diverged, 0, torch.nan)
-    y = F.conv2d(x, weight, bias, stride, padding, dilation, runs * groups)
-    if contained and y.requires_grad:
-        y = cast(Tensor, _ContainGradient.apply(y, runs))  # type: ignore[no-untyped-call]
-    return y
-
-
 class StackedConv2d(nn.Module):
     """R convolutions as one grouped convolution: [B, R·C_in, H, W] → [B, R·C_out, H', W'].
 
     With `takes_shared`, a map of C_in channels is one that all runs share: one dense convolution then gives
     all R outputs, and the map need not be copied for each run.
+
+    On CUDA, grouped convolutions multiply the maps of neighbouring runs with zeros, and NaN times zero is NaN. There
+    (or where `contains` says so) a run that is not finite enters as zeros, and leaves as NaN by its own weights.
 
     >>> conv = StackedConv2d([nn.Conv2d(3, 4, 3) for _ in range(5)])
     >>> conv.takes_shared = True
@@ -107,7 +68,7 @@ class StackedConv2d(nn.Module):
     (torch.Size([2, 20, 6, 6]), torch.Size([2, 20, 6, 6]))
     """
 
-    contains: bool | None = None  # whether a run that diverges is kept from its neighbours; None: where needed
+    contains: bool | None = None  # None: where needed
 
     def __init__(self, layers: Sequence[nn.Conv2d]) -> None:
         super().__init__()
@@ -116,14 +77,21 @@ class StackedConv2d(nn.Module):
         self.takes_shared = False
         self.in_channels, self.out_channels, self.groups = first.in_channels, first.out_channels, first.groups
         self.stride, self.padding, self.dilation = first.stride, first.padding, first.dilation
-        self.weight = _parameter([layer.weight for layer in layers])
-        self.bias = _optional([layer.bias for layer in layers])
+        self.weight: nn.Parameter = _parameter(layers, "weight")
+        self.bias: nn.Parameter | None = _parameter(layers, "bias")
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, R·C_in, H, W], or [B, C_in, H, W] shared → [B, R·C_out, H', W']."""
-        geometry = (self.stride, self.padding, self.dilation, self.groups)
         runs = 1 if self.takes_shared and x.shape[1] == self.in_channels else self.runs
-        return conv_of_runs(x, self.weight, self.bias, runs, *geometry, contains=self.contains)
+        weight: Tensor = self.weight
+        contained = runs > 1 and (x.is_cuda if self.contains is None else self.contains)
+        if contained:
+            diverged = _not_finite(x, runs)
+            x, weight = _replaced(x, diverged, 1, 0.0), _replaced(weight, diverged, 0, torch.nan)
+        y = F.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, runs * self.groups)
+        if contained and y.requires_grad:
+            y = cast(Tensor, _ContainGradient.apply(y, runs))  # type: ignore[no-untyped-call]
+        return y
 
 
 class StackedBatchNorm(nn.Module):
@@ -142,11 +110,11 @@ class StackedBatchNorm(nn.Module):
         first = layers[0]
         self.runs = len(layers)
         self.num_features, self.eps, self.momentum = first.num_features, first.eps, first.momentum
-        self.weight = _optional([layer.weight for layer in layers])
-        self.bias = _optional([layer.bias for layer in layers])
+        self.weight: nn.Parameter | None = _parameter(layers, "weight")
+        self.bias: nn.Parameter | None = _parameter(layers, "bias")
         for name in ("running_mean", "running_var", "num_batches_tracked"):
             values = [layer.get_buffer(name) for layer in layers] if first.track_running_stats else None
-            self.register_buffer(name, None if values is None else joined(values))
+            self.register_buffer(name, None if values is None else _joined(values))
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, R·C, …] → the same shape."""
@@ -172,8 +140,8 @@ class StackedLinear(nn.Module):
         super().__init__()
         self.runs = len(layers)
         self.in_features, self.out_features = layers[0].in_features, layers[0].out_features
-        self.weight = _parameter([layer.weight for layer in layers])
-        self.bias = _optional([layer.bias for layer in layers])
+        self.weight: nn.Parameter = _parameter(layers, "weight")
+        self.bias: nn.Parameter | None = _parameter(layers, "bias")
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, R·I] → [B, R·O]."""

@@ -18,7 +18,7 @@ from aol.lab.nets.fused.plan import CannotFuse, plan
 from aol.lab.nets.layers import split_runs
 from aol.lab.nets.stacked import Stacked
 
-__all__ = ["CannotFuse", "FusedStack", "can_fuse", "fuse", "obstacle"]
+__all__ = ["CannotFuse", "FusedStack", "obstacle"]
 
 
 def obstacle(net: nn.Module, size: tuple[int, int] | None = None) -> str | None:
@@ -41,29 +41,6 @@ def obstacle(net: nn.Module, size: tuple[int, int] | None = None) -> str | None:
     if devices != {"cuda"} and os.environ.get("TRITON_INTERPRET") != "1":
         return f"the network lies on {', '.join(sorted(devices))}, not on a GPU"
     return None
-
-
-def can_fuse(net: nn.Module, size: tuple[int, int] | None = None) -> bool:
-    """Whether `fuse` can run `net` here, on images of height and width `size`; `obstacle` says why not.
-
-    >>> can_fuse(nn.Linear(2, 2))
-    False
-    """
-    return obstacle(net, size) is None
-
-
-def fuse(stacked: Stacked, *, dtype: torch.dtype = torch.bfloat16) -> FusedStack:
-    """Wrap a stacked ResNet or CNN for the kernels; raises CannotFuse with the reason where they cannot run it.
-
-    >>> from aol.lab.nets import make, Stacked
-    >>> fuse(Stacked([make("resnet34", num_classes=2, seed=0)]))
-    Traceback (most recent call last):
-    ...
-    aol.lab.nets.fused.plan.CannotFuse: the stem is not a convolution, a norm and a relu
-    """
-    if reason := obstacle(stacked):
-        raise CannotFuse(reason)
-    return FusedStack(stacked, dtype=dtype)
 
 
 class FusedStack(nn.Module):
