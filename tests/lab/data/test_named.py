@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import pickle
 from pathlib import Path
@@ -60,22 +61,10 @@ def test_official_files_are_read_as_version_02_did(name: str, machine: Path, mon
     folder = stated_as_official(monkeypatch, name, MAKE[name](machine / named.OFFICIAL[name].folder))
     assert hashes(data.open_data(name, machine)) == TINY[name]
     assert hashes(data.open_data(folder)) == TINY[name]  # the official folder itself is a data set too
-
-
-def test_cifar_images_are_in_order(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = stated_as_official(monkeypatch, "cifar10", cifar10_files(machine / "cifar-10-batches-py"))
-    pair = named.CIFAR10.load(folder)
-    first = pickle.loads((folder / "data_batch_1").read_bytes())
-    assert pair.train.images.shape == (20, 3, 32, 32)
-    assert pair.train.images[0].flatten().tolist() == first[b"data"][0].tolist()
-    assert pair.train.labels[:4].tolist() == first[b"labels"]
-    assert pair.classes[3] == "class3"
-
-
-def test_digits_are_split_per_class() -> None:
-    pair = data.open_data("digits")
-    assert (len(pair.train), len(pair.test)) == (1438, 359)
-    assert abs(pair.test.counts.float() / pair.train.counts - 0.25).max() < 0.02
+    for path in folder.glob("*.gz"):  # unpacked, they are the same
+        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+        path.unlink()
+    assert hashes(data.open_data(folder)) == TINY[name]
 
 
 class Spy:
@@ -123,15 +112,6 @@ def test_normalising_leaves_the_pixels_alone() -> None:
     for n in (data.centred(3), data.IMAGENET):
         n(floats)
         assert (floats == 9).all()
-
-
-@pytest.mark.parametrize("zipped", [True, False])
-def test_fashion_mnist_is_read_gzipped_or_not(machine: Path, zipped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = stated_as_official(monkeypatch, "fashion-mnist", fashion_files(machine / "f", zipped=zipped))
-    pair = named.FASHION_MNIST.load(folder)
-    assert hashes(pair) == TINY["fashion-mnist"]
-    assert pair.test.labels.tolist() == [0, 1, 2, 3, 4]
-    assert pair.classes[9] == "Ankle boot"
 
 
 def test_the_search_goes_from_the_given_folder_to_the_cache(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,6 @@ from aol.lab.nets import make, names
 SIZE = {"cnn": 8, "resnet32": 32, "resnet34-cifar": 32, "resnet34": 64}
 
 
-def count(net: torch.nn.Module) -> int:
-    return sum(p.numel() for p in net.parameters())
-
-
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_network_gives_one_logit_per_class(name: str, channels: int) -> None:
@@ -21,18 +17,6 @@ def test_every_network_gives_one_logit_per_class(name: str, channels: int) -> No
     assert isinstance(net.head, torch.nn.Linear)
     with torch.no_grad():
         assert net(torch.zeros(2, channels, SIZE[name], SIZE[name])).shape == (2, 7)
-
-
-@pytest.mark.parametrize(
-    ("name", "classes", "parameters"),
-    [
-        ("resnet32", 10, 464_154),
-        ("resnet32", 100, 470_004),
-        ("resnet34", 1000, 21_797_672),
-    ],
-)
-def test_parameter_counts_are_the_published_ones(name: str, classes: int, parameters: int) -> None:
-    assert count(make(name, num_classes=classes, seed=0)) == parameters
 
 
 @pytest.mark.parametrize("name", ["cnn", "resnet32"])
