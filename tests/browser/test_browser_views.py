@@ -184,7 +184,7 @@ def test_labels_are_enlarged_marked_filtered_and_exported_by_their_own_names(ope
         assert (row["index"], row["label"]) == (str(3 * ids.index(row["id"].removeprefix("'"))), "0")
         assert row["id"].removeprefix("'") in ids
         assert row["id"].startswith("'=")  # no formula for a spreadsheet
-        assert (row["label_name"], row["prediction_name"], row["likely_label_error"]) == ("class 0", "class 1", "True")
+        assert (row["label_name"], row["prediction_name"], row["flagged"]) == ("class 0", "class 1", "True")
 
 
 def test_marks_stay_with_their_data_set_when_the_file_is_written_for_another(open_page: Open, tmp_path: Path) -> None:

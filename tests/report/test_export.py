@@ -17,7 +17,7 @@ from tests.support.made_runs import changed, make_data
 
 NUMBERS = (
     "index", "label", "prediction", "confidence", "prediction_probability", "mean_confidence", "mean_other", "age",
-    "ema", "episodes", "epochs_seen", "epochs_wrong", "suspicion", "label_quality",
+    "ema", "episodes", "epochs_seen", "epochs_wrong", "score",
 )  # fmt: skip
 ODD = ["=cmd|' /C calc'!A0", "+1+2", "-2+3", "@SUM(A1)", "\tx", 'ordinary, with "quotes"\nand größe']
 
@@ -37,13 +37,13 @@ def test_the_table_has_every_sample_most_suspicious_first(tmp_path: Path) -> Non
     order = sorted(range(len(samples)), key=lambda row: -samples.suspicion[row])
     own = {
         "prediction_probability": samples.top, "epochs_seen": samples.seen, "epochs_wrong": samples.wrong,
-        "label_quality": 1 - samples.suspicion,
+        "score": samples.suspicion,
     }  # fmt: skip
     for name in NUMBERS:
         wanted = np.asarray(own[name] if name in own else getattr(samples, name), dtype=float)[order]
         assert [float(row[name]) for row in rows] == pytest.approx(wanted, rel=1e-5, abs=1e-6), name
-    likely = [row["likely_label_error"] == "True" for row in rows]
-    assert likely == [float(row["suspicion"]) > 0.5 for row in rows]  # the rule of the page
+    likely = [row["flagged"] == "True" for row in rows]
+    assert likely == [float(row["score"]) > 0.5 for row in rows]  # the rule of the page
     assert sum(likely) == payload([data])["runs"][0]["samples"]["likely"] == 5  # type: ignore[index,call-overload]
     assert [row["id"] for row in rows] == [str(samples.index[row]) for row in order]
     named = {"label": samples.label, "prediction": samples.prediction, "suggested": samples.suggestion}
@@ -69,7 +69,7 @@ def test_what_might_be_a_formula_gets_an_apostrophe(text: str) -> None:
 
 
 def test_a_spreadsheet_is_told_of_utf_8_only_where_that_matters(tmp_path: Path) -> None:
-    for names, start in ((None, b'"id",'), (["größe", "年"], b'\xef\xbb\xbf"id",')):
+    for names, start in ((None, b'"index",'), (["größe", "年"], b'\xef\xbb\xbf"index",')):
         (file,) = export([make_data(names=names)], tmp_path / "t.csv")
         assert file.read_bytes().startswith(start)
 
@@ -84,7 +84,7 @@ def test_what_is_not_known_is_empty(tmp_path: Path) -> None:
     )  # fmt: skip
     row = exported(changed(data, samples=samples), tmp_path / "t.csv")[0]
     assert (row["prediction"], row["prediction_name"], row["confidence"], row["mean_other"]) == ("-1", "", "", "")
-    assert float(row["suspicion"]) == pytest.approx(1.0)  # missed in every epoch
+    assert float(row["score"]) == pytest.approx(1.0)  # missed in every epoch
 
 
 def test_what_cannot_be_exported_is_said_so(tmp_path: Path) -> None:

@@ -97,16 +97,13 @@ def export(runs: Sequence[RunData], path: Path) -> list[Path]:
 
 
 def _table(data: RunData, samples: Samples) -> pd.DataFrame:
-    names = np.array([*data.run.classes, ""], dtype=object)  # -1, an unknown answer, has none
-    table = {
-        "id": [samples.id(row) for row in range(len(samples))], "index": samples.index,
-        "label": samples.label, "label_name": names[samples.label],
-        "prediction": samples.prediction, "prediction_name": names[samples.prediction],
-        "suggested": samples.suggestion, "suggested_name": names[samples.suggestion],
-        "confidence": samples.confidence, "prediction_probability": samples.top,
-        "mean_confidence": samples.mean_confidence, "mean_other": samples.mean_other, "age": samples.age,
-        "ema": samples.ema, "episodes": samples.episodes, "epochs_seen": samples.seen, "epochs_wrong": samples.wrong,
-        "suspicion": samples.suspicion, "likely_label_error": samples.likely_mislabelled,
-        "label_quality": 1 - samples.suspicion,
-    }  # fmt: skip
-    return pd.DataFrame(table).sort_values("suspicion", ascending=False, kind="stable")
+    """Return the frame of label errors with all that is known of the samples; `names[-1]`: of an unknown answer."""
+    names = np.array([*data.run.classes, ""], dtype=object)
+    table = label_errors(samples).assign(
+        id=[samples.id(row) for row in range(len(samples))], label_name=names[samples.label],
+        suggested_name=names[samples.suggestion], prediction=samples.prediction,
+        prediction_name=names[samples.prediction], confidence=samples.confidence, prediction_probability=samples.top,
+        mean_confidence=samples.mean_confidence, mean_other=samples.mean_other, age=samples.age, ema=samples.ema,
+        episodes=samples.episodes, epochs_seen=samples.seen, epochs_wrong=samples.wrong,
+    )  # fmt: skip
+    return table.sort_values("score", ascending=False, kind="stable")

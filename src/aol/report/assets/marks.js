@@ -30,7 +30,7 @@ function markButtons(run, samples, row, where, after = () => {}) {
 
 const fitsMark = (run, samples) => (row) => state.marked === "all" || state.marked === (markOf(run, samples, row) || "none");
 
-// As write.py has it: a text that a spreadsheet would take for a formula gets an apostrophe before it.
+// As the exported table has it: a text that a spreadsheet would take for a formula gets an apostrophe before it.
 function csvCell(value) {
   const text = String(value ?? "");
   const safe = /^[=+\-@\t\r\n＝＋－＠]/.test(text) && !/^[+-]?[0-9]+(\.[0-9]+)?$/.test(text) ? `'${text}` : text;
@@ -55,8 +55,7 @@ function markRows() {
 }
 
 function exportMarks() {
-  const head = ["id", "index", "label", "label_name", "prediction_name", "corrected", "corrected_name", "suspicion", "likely_label_error",
-    "age", "mark"];
+  const head = ["id", "index", "label", "label_name", "prediction_name", "corrected", "corrected_name", "score", "flagged", "age", "mark"];
   const text = [head, ...markRows()].map((row) => row.map(csvCell).join(",")).join("\n");
   const href = URL.createObjectURL(new Blob(["\ufeff", text, "\n"], { type: "text/csv" }));
   element("a", { href, download: "marks.csv" }).click();
