@@ -437,7 +437,7 @@ def gpu_table(lines: list[Record]) -> str:
                 f1 = f"{mean['f1']:.1f} ({mean['precision']:.0f}, {mean['recall']:.0f})" if "f1" in mean else ""
                 text.append(f"| {name} | {len(rows)} | {mean['ap']:.1f} | {f1} |")
         if "plain" in parts:
-            text += ["", "| trained | images | test accuracy | gain |", "| --- | --- | --- | --- |"]
+            text += ["", "| trained again | images | test accuracy, % | gain, points |", "| --- | --- | --- | --- |"]
         for what in AGAIN if "plain" in parts else ():
             if what in parts:
                 plain, now = (100 * np.array(parts[part]["test_accuracy"]) for part in ("plain", what))
@@ -471,9 +471,11 @@ def table(cases: list[Record]) -> str:
             )
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     again = [case["again"] for case in cases if "again" in case]
-    for name in ("without", "corrected", "random") if again else ():
-        gain = paired_gain([100 * (row[name] - row["plain"]) for row in again])
-        lines.append(f"\nTrained again, {name}: {gain.mean:+.2f} points {gain.interval or ''} (n = {len(again)})")
+    if again:
+        lines += ["", "| trained again | test accuracy, % | gain, points |", "| --- | --- | --- |"]
+    for name in AGAIN if again else ():
+        plain, now = (100 * np.array([row[which] for row in again]) for which in ("plain", name))
+        lines.append(f"| {name} | {now.mean():.2f} | {'' if name == 'plain' else gain(now - plain)} |")
     return "\n".join(lines)
 
 
