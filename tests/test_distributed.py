@@ -79,12 +79,9 @@ def test_margins_agree_with_one_process_to_the_last_bit(processes, settings):
         assert found == alone
 
 
-def test_without_sync_a_process_keeps_to_itself_and_with_a_group_to_the_group(processes):
-    for rank, (alone, classes, pair) in enumerate(processes.run("apart")):
-        own = [2 if i == rank else 1 for i in range(3)]
-        assert alone == own
-        assert classes == own
-        assert pair == ([2, 2, 1] if rank < 2 else [1, 1, 1])
+def test_without_sync_a_process_keeps_to_itself(processes):
+    for rank, found in enumerate(processes.run("apart")):
+        assert found == [[2 if i == rank else 1 for i in range(3)]] * 2
 
 
 @pytest.mark.parametrize("case", ["labels", "epoch", "classes", "runs", "margins"])

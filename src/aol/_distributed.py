@@ -6,54 +6,51 @@ Without an initialised `torch.distributed`, or with one process, all functions r
 from __future__ import annotations
 
 import hashlib
-from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-Group: TypeAlias = "dist.ProcessGroup | None"
 
-
-def world(group: Group = None) -> tuple[int, int]:
+def world() -> tuple[int, int]:
     """Return this process's rank and the number of processes."""
     if not (dist.is_available() and dist.is_initialized()):
         return 0, 1
-    return dist.get_rank(group), dist.get_world_size(group)
+    return dist.get_rank(), dist.get_world_size()
 
 
-def _sendable(value: Tensor, group: Group) -> Tensor:
+def _sendable(value: Tensor) -> Tensor:
     """Return a copy on the device for communication: that of the tensor, if the backend supports it."""
-    spoken = [pair.split(":")[0] for pair in str(dist.get_backend_config(group)).split(",")]
+    spoken = [pair.split(":")[0] for pair in str(dist.get_backend_config()).split(",")]
     device = value.device
     if device.type not in spoken:
         device = torch.device("cuda", torch.cuda.current_device()) if "cuda" in spoken else torch.device("cpu")
     return value.detach().to(device, copy=True).contiguous()
 
 
-def total(value: Tensor, group: Group = None, *, largest: bool = False) -> Tensor:
+def total(value: Tensor, *, largest: bool = False) -> Tensor:
     """Return the sum over all processes, or the largest number of all in each place, on every process."""
-    if world(group)[1] == 1:
+    if world()[1] == 1:
         return value
-    moved = _sendable(value, group)
-    dist.all_reduce(moved, dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM, group=group)
+    moved = _sendable(value)
+    dist.all_reduce(moved, dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM)
     return moved.to(value.device)
 
 
-def gather(value: Tensor, group: Group = None) -> list[Tensor]:
+def gather(value: Tensor) -> list[Tensor]:
     """Return the tensors of all processes, in rank order; all must have the same shape."""
-    if world(group)[1] == 1:
+    if world()[1] == 1:
         return [value]
-    moved = _sendable(value, group)
-    received = [torch.empty_like(moved) for _ in range(world(group)[1])]
-    dist.all_gather(received, moved, group=group)
+    moved = _sendable(value)
+    received = [torch.empty_like(moved) for _ in range(world()[1])]
+    dist.all_gather(received, moved)
     return [part.to(value.device) for part in received]
 
 
-def agree(what: str, epoch: int, settings: dict[str, object], device: torch.device, group: Group = None) -> None:
+def agree(what: str, epoch: int, settings: dict[str, object], device: torch.device) -> None:
     """Raise ValueError on all processes unless all have the same settings and epoch."""
     mark = int.from_bytes(hashlib.sha256(repr(settings).encode()).digest()[:7], "big")
-    marks, epochs = torch.stack(gather(torch.tensor([mark, epoch], device=device), group)).T.tolist()
+    marks, epochs = torch.stack(gather(torch.tensor([mark, epoch], device=device))).T.tolist()
     if len(set(marks)) > 1:
         raise ValueError(
             f"Processes disagree: all must have {what} with the same settings and labels. This process: {settings}."

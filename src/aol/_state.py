@@ -84,12 +84,12 @@ class State(KeepsTypes):
         if [*value.shape] != shape:
             raise ValueError(f"{name} must have the shape {shape} to go with {other}, not {list(value.shape)}.")
 
-    def _begin(self, group: _distributed.Group, sync: bool, allowed: str) -> bool:
+    def _begin(self, sync: bool, allowed: str) -> bool:
         """Begin `advance`: return whether to add what others observed; an error on all of them if any was refused."""
-        together, refused = sync and _distributed.world(group)[1] > 1, self._refused
+        together, refused = sync and _distributed.world()[1] > 1, self._refused
         if together:
-            _distributed.agree(type(self).__name__, self.epoch, self._settings(), self.device, group)
-            refused = _distributed.total(refused.to(torch.int32), group)
+            _distributed.agree(type(self).__name__, self.epoch, self._settings(), self.device)
+            refused = _distributed.total(refused.to(torch.int32))
         if bool(refused):
             self._refused.zero_()
             raise IndexError(
@@ -104,8 +104,8 @@ class State(KeepsTypes):
             value.zero_()
         self.epoch += 1
 
-    def _warn_of_nothing(self, observed: Tensor, group: _distributed.Group) -> None:
-        if not bool(observed.any()) and _distributed.world(group)[0] == 0:
+    def _warn_of_nothing(self, observed: Tensor) -> None:
+        if not bool(observed.any()) and _distributed.world()[0] == 0:
             warnings.warn(
                 "advance() changes nothing: observe() was given no answer (NaN is none) since the last one.",
                 stacklevel=3,

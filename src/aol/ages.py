@@ -97,12 +97,12 @@ def mark(marks: Tensor, index: Tensor, right: Tensor) -> None:
         marks.scatter_(1, ordered, now.gather(1, place.gather(1, last)))
 
 
-def marks_of_all(marks: Tensor, group: _distributed.Group) -> Tensor:
+def marks_of_all(marks: Tensor) -> Tensor:
     """Return the marks of all processes; of two that saw the same sample, the higher rank counts. Collective."""
-    rank, world = _distributed.world(group)
+    rank, world = _distributed.world()
     small = torch.uint8 if 4 * world + RIGHT < 256 else torch.int32
     ranked = torch.where(marks > 0, marks.to(small) + 4 * (rank + 1), 0)
-    return _distributed.total(ranked.to(small), group, largest=True) & 3
+    return _distributed.total(ranked.to(small), largest=True) & 3
 
 
 class SampleAges(State):
@@ -317,11 +317,11 @@ class SampleAges(State):
         self._refused.logical_or_(~inside.all())
         mark(self._observed, where.masked_fill(~inside, self.num_samples), right)
 
-    def advance(self, *, group: _distributed.Group = None, sync: bool = True) -> None:
+    def advance(self, *, sync: bool = True) -> None:
         """End the epoch: update the ages. Collective under `torch.distributed`, unless `sync=False`."""
         allowed = f"index must lie in 0 to {self.num_samples - 1}, and correct be true or false (not predicted classes)"
-        together = self._begin(group, sync, allowed)
-        observed = marks_of_all(self._observed, group) if together else self._observed
+        together = self._begin(sync, allowed)
+        observed = marks_of_all(self._observed) if together else self._observed
         # 24 fraction bits are exact; fewer where sums of all samples could overflow.
         bits = 62 - self.num_samples.bit_length() - min(self.epoch + 3, 2**31 - 1).bit_length()
         unit = 2.0 ** max(0, min(24, bits))
@@ -343,7 +343,7 @@ class SampleAges(State):
         some = observed.any()
         self._end()
         if self.absent == "keep":
-            self._warn_of_nothing(some, group)
+            self._warn_of_nothing(some)
 
     def _settings(self) -> dict[str, object]:
         sizes = {"num_samples": self.num_samples, "num_classes": self.num_classes, _check.HASH: self._digest}

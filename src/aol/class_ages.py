@@ -45,12 +45,12 @@ class ClassCounts(State):
         self._right.scatter_add_(1, where, often * right)
         self._count.scatter_add_(1, where, often)
 
-    def _accuracy(self, group: _distributed.Group, sync: bool) -> Tensor:
+    def _accuracy(self, sync: bool) -> Tensor:
         """Return the accuracies over all processes, `float64 [R, C]`, NaN where unseen."""
         allowed = f"label must lie in 0 to {self.num_classes - 1} (classes, by num_classes), correct be true or false"
-        together = self._begin(group, sync, f"{allowed} (not predicted classes), and times 0 or more")
+        together = self._begin(sync, f"{allowed} (not predicted classes), and times 0 or more")
         counts = torch.stack((self._right, self._count))
-        right, count = (_distributed.total(counts, group) if together else counts).unbind()
+        right, count = (_distributed.total(counts) if together else counts).unbind()
         return right.to(torch.float64) / count
 
     @property
@@ -146,9 +146,9 @@ class ClassAges(ClassCounts):
         """The threshold of the last step with observations, `float64 []` or `[R]`; NaN before."""
         return self._out(self._last_threshold.clone())
 
-    def advance(self, *, group: _distributed.Group = None, sync: bool = True) -> None:
+    def advance(self, *, sync: bool = True) -> None:
         """End the step: update the ages. Collective under `torch.distributed`, unless `sync=False`."""
-        accuracy = self._accuracy(group, sync)
+        accuracy = self._accuracy(sync)
         taus = [_tau(rule, row[~row.isnan()], row) for rule, row in zip(self._rules, accuracy, strict=True)]
         tau = torch.tensor(taus, dtype=torch.float64, device=self.device)  # first: the user's function may fail
         observed = ~accuracy.isnan()

@@ -116,9 +116,7 @@ def weighted_mean(
         return summed / divisor.masked_fill(divisor == 0, 1.0)
 
 
-def loss_total(
-    weights: Tensor | Iterable[Tensor], *, divide_by: str = "weight", group: _distributed.Group = None
-) -> Tensor:
+def loss_total(weights: Tensor | Iterable[Tensor], *, divide_by: str = "weight") -> Tensor:
     r"""Return the divisor of `weighted_mean` with which micro-batches and processes equal one large batch.
 
     Pass the weights of all micro-batches of one optimiser step on this process. The result is their sum over all
@@ -141,7 +139,7 @@ def loss_total(
     if divide_by == "count":
         parts = [torch.ones_like(part) for part in parts]
     summed = torch.stack([part.to(torch.float64).sum(-1) for part in parts]).sum(0)
-    return _distributed.total(summed, group) / _distributed.world(group)[1]
+    return _distributed.total(summed) / _distributed.world()[1]
 
 
 def sigmoid_bias(num_classes: int) -> float:

@@ -208,7 +208,7 @@ class Margins(State):
             )
         return ~_check.moved(wrong, self.device)
 
-    def advance(self, *, scale: float = 1.0, group: _distributed.Group = None, sync: bool = True) -> None:
+    def advance(self, *, scale: float = 1.0, sync: bool = True) -> None:
         """End the epoch or step: move the offsets. Collective under `torch.distributed`, unless `sync=False`.
 
         `scale`, in [0, 1], multiplies the gain: the learning rate divided by the largest lets offsets settle as the
@@ -216,10 +216,10 @@ class Margins(State):
         """
         scale = _check.number("scale", scale, 0.0, 1.0)
         allowed = f"{self.num_classes} classes; probabilities from 0 to 1, with the sum 1"
-        together = self._begin(group, sync, f"label and answer must be in range ({allowed}), and times 0 or more")
+        together = self._begin(sync, f"label and answer must be in range ({allowed}), and times 0 or more")
         count, sums = self._count, self._sums
         if together:
-            count, sums = _distributed.total(count, group), _distributed.total(sums, group)
+            count, sums = _distributed.total(count), _distributed.total(sums)
         number = count.to(torch.float64)
         self._smooth(sums.to(torch.float64) / (_SHARE if self.signal == "probability" else 1.0), number)
         if self.signal == "age":  # of samples, or of pairs of classes, which are right if there was no such error
@@ -227,7 +227,7 @@ class Margins(State):
                 seen = number.repeat_interleave(self.num_classes, 1) > 0
                 right, wrong = seen & (sums[0] == 0), seen & (sums[0] > 0)
             else:
-                marks = (marks_of_all(self._observed, group) if together else self._observed)[:, :-1]
+                marks = (marks_of_all(self._observed) if together else self._observed)[:, :-1]
                 right, wrong = marks == RIGHT, marks == WRONG
             self._age.copy_(torch.where(right, 1, torch.where(wrong, self._age + 1, self._age)))
         self._end()
@@ -243,7 +243,7 @@ class Margins(State):
         moved = self._offset - scale * self._gain * (sure * error).masked_fill(number == 0, 0.0)
         self._offset.copy_((moved - moved.mean(1, keepdim=True)).clamp(-self.limit, self.limit))
         # Last: where warnings are errors, the states of all processes still agree, and none waits for this one.
-        self._warn_of_nothing(number, group)
+        self._warn_of_nothing(number)
 
     def _smooth(self, sums: Tensor, number: Tensor) -> None:
         """Smooth missed and claims, from the sums of strength and of squares by pairs of classes."""

@@ -16,36 +16,6 @@ NAMES = (
 )  # fmt: skip
 
 
-# From labels and answers
-
-
-def accuracy_by_class(label: _check.Integers, answer: _check.Integers, num_classes: int | None = None) -> Tensor:
-    """Return the accuracy of each class, its recall, `float64 [..., C]`; NaN for a class without a sample.
-
-    Args:
-        label: `[..., B]`.
-        answer: the predicted classes, in a shape that broadcasts. Numbers outside the classes (-1: none) are wrong.
-        num_classes: C; by default as many as labels and answers name.
-
-    >>> accuracy_by_class([0, 0, 1, 2], [0, 1, 1, 1])
-    tensor([0.5000, 1.0000, 0.0000], dtype=torch.float64)
-    """
-    right, samples, _ = _sums(label, answer, num_classes)
-    return right / samples
-
-
-def precision_by_class(label: _check.Integers, answer: _check.Integers, num_classes: int | None = None) -> Tensor:
-    """Return how often the answer of each class was right, `float64 [..., C]`; NaN for a class that was never answered.
-
-    Arguments as in `accuracy_by_class`.
-
-    >>> precision_by_class([0, 0, 1, 2], [0, 1, 1, 1])
-    tensor([1.0000, 0.3333,    nan], dtype=torch.float64)
-    """
-    right, _, answered = _sums(label, answer, num_classes)
-    return right / answered
-
-
 # From accuracies
 
 
@@ -207,20 +177,3 @@ def _counts(value: _check.Numbers) -> Tensor:
     if counts.dim() != 1:
         raise ValueError(f"counts must be a vector with a number for each class, not {_check.shown(value)}.")
     return counts
-
-
-def _sums(label: _check.Integers, answer: _check.Integers, num_classes: int | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return right answers, samples and answers by class, `float64 [..., C]`."""
-    true, given = _check.integers("label", label), _check.integers("answer", answer)
-    _check.broadcasts("answer", given, "label", true.shape)
-    true, given = torch.broadcast_tensors(true, given.to(true.device))  # type: ignore[no-untyped-call]
-    if true.dim() == 0 or true.shape[-1] == 0:
-        raise ValueError(f"label must hold at least one label in its last dimension, not {_check.shown(label)}.")
-    named = max(1, int(true.max()) + 1, int(given.max()) + 1)
-    size = named if num_classes is None else _check.whole("num_classes", num_classes, 1)
-    _check.within("label", true, size, "classes")
-    none = torch.zeros((*true.shape[:-1], size), dtype=torch.float64, device=true.device)
-    known = (given >= 0) & (given < size)
-    right = none.scatter_add(-1, true, (given == true).to(none.dtype))
-    count = none.scatter_add(-1, true, torch.ones_like(true, dtype=none.dtype))
-    return right, count, none.scatter_add(-1, given.where(known, 0), known.to(none.dtype))

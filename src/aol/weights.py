@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from aol import _check, _distributed
+from aol import _check
 from aol.ages import blend, mean_one
 from aol.class_ages import ClassCounts
 
@@ -137,9 +137,9 @@ class ErrorRates(ClassCounts):
         """The smoothed error rate, `float32 [C]`; NaN where never observed."""
         return self._out(self._rate.clone())
 
-    def advance(self, *, group: _distributed.Group = None, sync: bool = True) -> None:
+    def advance(self, *, sync: bool = True) -> None:
         """End the step: update the rates. Collective under `torch.distributed`, unless `sync=False`."""
-        now = 1 - self._accuracy(group, sync)
+        now = 1 - self._accuracy(sync)
         before = torch.where(self._rate.isnan(), now.to(torch.float32), self._rate)
         self._rate.copy_(torch.where(now.isnan(), self._rate, blend(before, now, self._rho)))
         self._end()

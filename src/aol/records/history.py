@@ -148,10 +148,10 @@ class SampleHistory:
         for name, value in {} if answers is None else dict(zip(ANSWER, answers, strict=True)).items():
             self._values[name].scatter_(1, place, value.to(self._values[name]))
 
-    def advance(self, age: Tensor, *, group: _distributed.Group = None) -> None:
+    def advance(self, age: Tensor) -> None:
         """End the epoch; its ages are `age [R, N]`."""
         values, age = self._values, age.to(self._now.device)  # the device may have changed
-        self._exchange(group)
+        self._exchange()
         known = self._now & ~values["confidence"].isnan()
         if not bool(self._now.any()):  # no observation: derive what was seen from the ages
             self._now = age > 0 if self._grows else (age == 1) | (age != values["age"])
@@ -191,15 +191,15 @@ class SampleHistory:
         suggested.copy_(torch.where(chosen, prediction, suggested))
         lead += torch.where(wrong, torch.where(chosen | (prediction == suggested), 1, -1), 0)
 
-    def _exchange(self, group: _distributed.Group) -> None:
-        rank, world = _distributed.world(group)
+    def _exchange(self) -> None:
+        rank, world = _distributed.world()
         if world == 1:
             return
-        seen = torch.stack(_distributed.gather(self._now.to(torch.uint8), group)) > 0  # [W, R, N]
+        seen = torch.stack(_distributed.gather(self._now.to(torch.uint8))) > 0  # [W, R, N]
         mine = seen[rank] & ~seen[rank + 1 :].any(0)
         self._now = seen.any(0)
         for name in ANSWER:
-            told = _distributed.total(self._values[name].masked_fill(~mine, 0.0), group)
+            told = _distributed.total(self._values[name].masked_fill(~mine, 0.0))
             self._values[name] = torch.where(self._now, told, self._values[name])
 
     def cut(self, epochs: int) -> None:

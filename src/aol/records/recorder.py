@@ -74,7 +74,6 @@ class Recorder:
         test_images, test_describe: show test samples, as `images` and `describe`; kept of those that are wrong.
         command: what to type to repeat the run; by default how this program was started, if that was a file.
         resume: go on with the record in `folder`, if there is one. Epochs after the ages' own are dropped.
-        group: the processes that share the run, where not all do.
 
     Under `torch.distributed` each process makes one and observes its share; `advance` is collective, and the first
     process writes.
@@ -112,11 +111,10 @@ class Recorder:
         test_describe: Callable[[int], object] | None = None,
         command: str | None = None,
         resume: bool = False,
-        group: _distributed.Group = None,
     ) -> None:
         if not isinstance(ages, SampleAges | ClassAges) or ages.rho.dim():
             raise TypeError(f"ages must be SampleAges or ClassAges with a number as rho, not {_check.shown(ages)}.")
-        self.folder, self.ages, self._group = Path(folder), ages, group
+        self.folder, self.ages = Path(folder), ages
         if classes is not None and len(classes) != ages.num_classes:
             raise ValueError(f"classes must be {ages.num_classes} names, one a class, not {_check.shown(classes)}.")
         if command is None and sys.argv and sys.argv[0].endswith(".py"):
@@ -156,7 +154,7 @@ class Recorder:
         self._at = 0  # the ages' epoch when they were last written down here
         self._weights = {ages.epoch: self._class_weight()}  # by the epoch of the ages that they follow from
         self._clock = time.monotonic()
-        self._writes, self._named, self._closed = _distributed.world(group)[0] == 0, False, False
+        self._writes, self._named, self._closed = _distributed.world()[0] == 0, False, False
         self._held = ExitStack()
         if self._writes:
             with ExitStack() as held:
@@ -240,7 +238,7 @@ class Recorder:
         curves, by_class = (own | more for own, more in zip(self._readings(), given, strict=True))
         if self._samples is not None:
             self._history.cut(len(kept.epochs))
-            self._history.advance(self._samples.age[None], group=self._group)
+            self._history.advance(self._samples.age[None])
         over_curves = _appended(kept.curves, curves, len(kept.epochs))
         over_time = _appended(kept.over_time, by_class, len(kept.epochs))
         seen = np.nansum(over_time.get("train_count", np.zeros((1, ages.num_classes))), axis=0)
@@ -256,7 +254,7 @@ class Recorder:
             versions=versions(ages.device),
         )
         self._at, self._weights, self._clock = ages.epoch, {ages.epoch: self._class_weight()}, time.monotonic()
-        tested, self._tested = _distributed.total(self._tested, self._group), torch.zeros_like(self._tested)
+        tested, self._tested = _distributed.total(self._tested), torch.zeros_like(self._tested)
         if self._writes:
             self._write_samples()
             if bool(tested[:, 4].any()):
@@ -303,7 +301,7 @@ class Recorder:
         if ages.epoch - 1 in self._weights:
             by_class["weight"] = self._weights[ages.epoch - 1]
         for split, of_process in self._sums.items():
-            sums = _distributed.total(of_process, self._group)[:, 0]
+            sums = _distributed.total(of_process)[:, 0]
             self._sums[split] = torch.zeros_like(of_process)
             if not bool(sums[0].any()):
                 continue
