@@ -57,43 +57,27 @@ def test_public_names_are_sorted_and_there():
 
 
 BAD_MAKINGS = {
-    "labels": [
-        ([], ValueError),
-        ([[0, 1]], ValueError),
-        (0, ValueError),
-        ([-1], ValueError),
-        ([0, 2**62], ValueError),
-        ([0.5], TypeError),
-        ([True], TypeError),
-        (["cat"], TypeError),
-        ("cat", TypeError),
-        (None, TypeError),
-    ],
-    "num_classes": [(1, ValueError), (2**62, ValueError), (0, ValueError), (2.0, TypeError), (True, TypeError)],
-    "rho": [
-        (-0.1, ValueError),
-        (1.1, ValueError),
-        (float("nan"), ValueError),
-        ([], ValueError),
-        ([[0.5]], ValueError),
-        ([0.5, 2.0], ValueError),
-        ("0.5", TypeError),
-        (None, TypeError),
-        (True, TypeError),
-        (1j, TypeError),
-    ],
-    "level": [("classes", ValueError), (None, ValueError), (["class"], ValueError)],
-    "fuse": [("median", ValueError), ("mean", ValueError)],
-    "absent": [("drop", ValueError)],
+    "labels": {
+        ValueError: ([], [[0, 1]], 0, [-1], [0, 2**62]),
+        TypeError: ([0.5], [True], ["cat"], "cat", None),
+    },
+    "num_classes": {ValueError: (1, 2**62, 0), TypeError: (2.0, True)},
+    "rho": {
+        ValueError: (-0.1, 1.1, float("nan"), [], [[0.5]], [0.5, 2.0]),
+        TypeError: ("0.5", None, True, 1j),
+    },
+    "level": {ValueError: ("classes", None, ["class"])},
+    "fuse": {ValueError: ("median", "mean")},
+    "absent": {ValueError: ("drop",)},
 }
 
 
-@pytest.mark.parametrize(("name", "value", "error"), [(n, *case) for n, cases in BAD_MAKINGS.items() for case in cases])
-def test_ages_made_wrongly_name_the_argument(name, value, error):
-    arguments = {"labels": [0, 1], name: value}
-    with pytest.raises(error, match=name):
-        aol.SampleAges(**arguments)
-    if name in ("num_classes", "rho") and value != 1:
-        for kind in (aol.ClassAges, aol.ErrorRates):
+@pytest.mark.parametrize("name", BAD_MAKINGS)
+def test_ages_made_wrongly_name_the_argument(name):
+    for error, values in BAD_MAKINGS[name].items():
+        for value in values:
             with pytest.raises(error, match=name):
-                kind(**{"num_classes": 3, name: value})
+                aol.SampleAges(**{"labels": [0, 1], name: value})
+            for kind in (aol.ClassAges, aol.ErrorRates) if name in ("num_classes", "rho") and value != 1 else ():
+                with pytest.raises(error, match=name):
+                    kind(**{"num_classes": 3, name: value})

@@ -17,10 +17,7 @@ LOSSES = {
     "softmax": (aol.softmax_loss, oracle.softmax_loss),
     "sigmoid": (aol.sigmoid_loss, oracle.sigmoid_loss),
     "focal": (aol.focal_loss, lambda z, t: oracle.focal_loss(z, t, 1.0)),
-    "focal-0.5": (
-        lambda z, t: aol.focal_loss(z, t, gamma=0.5),
-        lambda z, t: oracle.focal_loss(z, t, 0.5),
-    ),
+    "focal-0.5": (lambda z, t: aol.focal_loss(z, t, gamma=0.5), lambda z, t: oracle.focal_loss(z, t, 0.5)),
     "focal-2": (lambda z, t: aol.focal_loss(z, t, gamma=2), lambda z, t: oracle.focal_loss(z, t, 2.0)),
 }
 every_loss = pytest.mark.parametrize("name", LOSSES)
@@ -192,17 +189,12 @@ def test_a_total_weight_of_zero_gives_a_loss_and_gradients_of_zero(divide_by, gi
 
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
 def test_a_sample_of_weight_zero_takes_no_part_even_if_its_loss_is_not_finite(bad):
-    loss = torch.tensor([bad, 2.0], requires_grad=True)
-    mean = aol.weighted_mean(loss, torch.tensor([0.0, 4.0]))
+    loss, weight = torch.tensor([bad, 2.0], requires_grad=True), torch.tensor([0.0, 4.0], requires_grad=True)
+    mean = aol.weighted_mean(loss, weight)
     mean.backward()
+    assert weight.grad is None
     assert mean.item() == 2.0
     assert loss.grad.tolist() == [0.0, 1.0]
-
-
-def test_no_gradient_flows_into_weights():
-    loss, weight = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
-    aol.weighted_mean(loss, weight).backward()
-    assert weight.grad is None
 
 
 @pytest.mark.parametrize("divide_by", ["weight", "count"])
@@ -278,11 +270,7 @@ def test_bad_logits_and_targets_are_named(loss, logits, target, error, named):
         (lambda: aol.weighted_mean(torch.ones(2), 1.0), ValueError, "weight"),
         (lambda: aol.weighted_mean(torch.ones(2), torch.ones(2), divide_by="sum"), ValueError, "divide_by"),
         (lambda: aol.weighted_mean(torch.ones(2), torch.ones(2), total=torch.ones(3)), ValueError, "total"),
-        (
-            lambda: aol.weighted_mean(torch.ones(2), torch.tensor([1.0, -1.0])),
-            ValueError,
-            "weight must be 0 or more, not -1",
-        ),
+        (lambda: aol.weighted_mean(torch.ones(2), torch.tensor([1.0, -1.0])), ValueError, "weight .* not -1"),
         (lambda: aol.loss_total([]), ValueError, "weights"),
         (lambda: aol.loss_total(torch.ones(2), divide_by="sum"), ValueError, "divide_by"),
         (lambda: aol.sigmoid_bias(1), ValueError, "num_classes"),

@@ -291,20 +291,6 @@ def test_nothing_moves_after_one_epoch():
         assert bool(state.offsets.any()) == (epoch > 0)
 
 
-@pytest.mark.parametrize(("signal", "most"), [("probability", 0.15), ("error", 0.25)])
-def test_a_network_that_swings_from_the_start_gets_little_margin(signal, most):
-    generator, found = torch.Generator().manual_seed(0), []
-    label = torch.arange(5).repeat(200)
-    for _ in range(20):
-        state = aol.Margins(5, signal=signal)
-        for _ in range(2):  # each prefers other classes
-            logits = 2 * torch.nn.functional.one_hot(label) + 1.5 * torch.randn(5, generator=generator)
-            state.observe(label, (logits + torch.randn((1000, 5), generator=generator)).softmax(1))
-            state.advance()
-        found.append(state.offsets.abs().max())
-    assert torch.stack(found).mean() < most  # 0.36 and 0.66 if the first epoch counts as sure
-
-
 def test_an_epoch_without_observations_changes_nothing_but_its_number():
     state = aol.Margins(3, width=0.0)
     for _ in range(2):
@@ -587,16 +573,11 @@ def gains(imbalanced: bool, seeds: range) -> list[float]:
     return found
 
 
-def test_fitted_offsets_raise_the_balanced_accuracy_of_a_long_tailed_problem():
+def test_fitted_offsets_raise_the_balanced_accuracy_of_a_long_tailed_problem_and_of_no_balanced_one():
     found = gains(True, range(2))
     assert np.mean(found) > 0.03
     assert min(found) > -0.005
-
-
-def test_fitted_offsets_do_nothing_on_a_balanced_problem():
-    found = gains(False, range(2))
-    assert abs(np.mean(found)) < 0.005
-    assert min(found) > -0.01
+    assert max(map(abs, gains(False, range(2)))) < 0.01
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])

@@ -35,24 +35,14 @@ def test_every_memory_counts_what_it_remembers(parts):
 
 
 @given(steps)
-def test_keep_all_remembers_all_in_ascending_order(parts):
-    memory, other = aol.KeepAll(), aol.KeepAll()
-    for part in parts:
-        memory.add(part)
-    assert memory.indices.tolist() == sorted(itertools.chain(*parts))
-    other.load_state_dict(memory.state_dict())
-    assert other.indices.equal(memory.indices)
-    assert len(other) == len(memory)
-
-
-@given(steps)
-def test_keep_last_remembers_the_last_step_only(parts):
-    memory, other = KeepLast(), KeepLast()
-    for part in parts:
-        memory.add(part)
-    assert memory.indices.tolist() == (parts[-1] if parts else [])
-    other.load_state_dict(memory.state_dict())
-    assert other.indices.equal(memory.indices)
+def test_keep_all_remembers_all_in_ascending_order_and_keep_last_the_last_step(parts):
+    for kind, wanted in ((aol.KeepAll, sorted(itertools.chain(*parts))), (KeepLast, parts[-1] if parts else [])):
+        memory, other = kind(), kind()
+        for part in parts:
+            memory.add(part)
+        other.load_state_dict(memory.state_dict())
+        assert memory.indices.tolist() == other.indices.tolist() == wanted
+        assert len(other) == len(wanted)
 
 
 @pytest.mark.parametrize("make", [aol.KeepAll, lambda: aol.Reservoir(9)])

@@ -83,14 +83,9 @@ def test_the_installed_wheel_runs_the_command_of_the_demo(tmp_path, monkeypatch)
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(site)]
     subprocess.run([*install, str(wheel)], check=True)
     program = "import aol, sys; print(aol.__file__); from aol.__main__ import run; run()"
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program, *words],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(site)},
-        timeout=PATIENCE,
-    )
+    options = {"capture_output": True, "text": True, "cwd": tmp_path, "timeout": PATIENCE}
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    done = subprocess.run([sys.executable, "-P", "-c", program, *words], env=environment, **options)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(site))
     assert len(list((tmp_path / "runs" / "demo" / "runs").glob("*/run.json"))) == 4
@@ -106,24 +101,9 @@ def test_the_tests_of_the_source_archive_are_collected(tmp_path, monkeypatch):
     if listed.returncode == 0:  # not in an archive itself
         assert inside >= {name for name in listed.stdout.split() if (ROOT / name).exists()}
     paths = {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "--collect-only",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "tests/docs",
-            "tests/lab/data",
-        ],
-        capture_output=True,
-        text=True,
-        cwd=root,
-        env={**os.environ, **paths},
-        timeout=PATIENCE,
-    )
+    words = ["-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "tests/docs", "tests/lab/data"]
+    options = {"capture_output": True, "text": True, "cwd": root, "timeout": PATIENCE}
+    done = subprocess.run([sys.executable, *words], env={**os.environ, **paths}, **options)
     assert done.returncode == 0, done.stdout[-2000:]
 
 
