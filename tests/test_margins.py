@@ -517,7 +517,6 @@ def test_offsets_from_counts_have_a_row_for_each_run():
         (lambda: aol.fit_offsets(torch.zeros(2, 2), [0, 1], times=[1]), ValueError, "times"),
         (lambda: aol.fit_offsets(torch.zeros(2, 2), [0, 1], times=[0, 0]), ValueError, "times"),
         (lambda: aol.fit_offsets(torch.zeros(2, 2), [0, 1], times=[1, -1]), ValueError, "times"),
-        (lambda: aol.fit_offsets(torch.zeros(2, 2), [0, 1], steps=0), ValueError, "steps"),
         (lambda: aol.Margins(2).advance(scale=25.0), ValueError, "scale"),
     ],
 )
@@ -599,7 +598,7 @@ def test_fitted_offsets_are_never_worse_than_none_on_the_samples_they_are_fitted
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
         logits, label = torch.randn(60, 4, generator=generator), torch.randint(0, 4, (60,), generator=generator)
-        fitted = aol.posthoc_logits(logits, aol.fit_offsets(logits, label, steps=3, width=0.0)).argmax(1)
+        fitted = aol.posthoc_logits(logits, aol.fit_offsets(logits, label)).argmax(1)
         assert np.mean(accuracy(fitted, label)) >= np.mean(accuracy(logits.argmax(1), label)) - 1e-9
 
 

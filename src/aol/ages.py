@@ -69,8 +69,9 @@ def blend(ema: Tensor, age: Tensor, rate: Tensor) -> Tensor:
 
 
 def class_mean(value: Tensor, label: Tensor, num_classes: int) -> Tensor:
-    """Return the mean of values `[R, N]` over the samples of each class, `float64 [R, C]`; NaN for one without any."""
-    both = torch.stack((value.to(torch.float64), torch.ones_like(value, dtype=torch.float64)))
+    """Return the mean of values `[R, N]` that are not NaN by class, `float64 [R, C]`; NaN for a class without any."""
+    known = ~value.isnan()
+    both = torch.stack((value.to(torch.float64).where(known, 0.0), known.to(torch.float64)))
     sums = both.new_zeros((2, len(value), num_classes)).scatter_add_(2, label.expand_as(both), both)
     return sums[0] / sums[1]
 
@@ -197,10 +198,8 @@ class SampleAges(State):
     @property
     def mean_age(self) -> Tensor:
         """The mean age of each class's seen samples, not smoothed, `float32 [C]`; NaN for a class without one."""
-        age = self._age.to(torch.int64).masked_fill_(self._ema.isnan(), 0)
-        label = self._labels.to(torch.int64).expand_as(age)
-        total = torch.zeros_like(self._seen).scatter_add_(1, label, age)
-        return self._out((total.to(torch.float64) / self._seen).to(torch.float32))
+        age = self._age.to(torch.float64).where(~self._ema.isnan(), torch.nan)
+        return self._out(class_mean(age, self.labels, self.num_classes).to(torch.float32))
 
     @property
     def class_age(self) -> Tensor:

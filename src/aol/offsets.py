@@ -10,6 +10,8 @@ from aol.losses import with_offset
 from aol.margins import Margins
 from aol.weights import per_run
 
+_STEPS = 200  # of `fit_offsets`
+
 
 def logit_offsets(counts: _check.Integers, tau: _check.Rate = 1.0) -> Tensor:
     r"""Return the offsets of logit adjustment, from class counts, with mean zero over the classes.
@@ -44,14 +46,7 @@ def posthoc_logits(logits: _check.Numbers, offset: _check.Numbers) -> Tensor:
     return with_offset(z, -_check.real("offset", offset).to(torch.float64))
 
 
-def fit_offsets(
-    logits: _check.Numbers,
-    label: _check.Integers,
-    *,
-    times: _check.Integers | None = None,
-    steps: int = 200,
-    width: float = 1.0,
-) -> Tensor:
+def fit_offsets(logits: _check.Numbers, label: _check.Integers, *, times: _check.Integers | None = None) -> Tensor:
     """Return offsets for `posthoc_logits`, `float32 [C]`, from held-out logits: no class counts, no training.
 
     Moves offsets as `Margins` does, and returns those with the lowest mean error rate of classes on the way. Use
@@ -67,7 +62,7 @@ def fit_offsets(
         raise TypeError(f"logits must be floating point, [B, C], not {_check.shown(logits)}.")
     if label.shape != z.shape[:1]:
         raise ValueError(f"label must have the shape {[z.shape[0]]} to go with logits, not {list(label.shape)}.")
-    z, steps = z.to(torch.float64), _check.whole("steps", steps, 1)
+    z = z.to(torch.float64)
     finite = z[z.isfinite()]
     if finite.numel() == 0 or bool(z.isnan().any()):
         raise ValueError(f"logits must hold numbers (not NaN) of at least one sample, not {_check.shown(logits)}.")
@@ -77,12 +72,12 @@ def fit_offsets(
     share = often.to(z)[:, None].expand_as(z)[z.isfinite()]  # logarithms of probabilities may be -inf
     middle = (share * finite).sum() / share.sum()
     unit = ((share * (finite - middle).square()).sum() / share.sum()).sqrt().clamp_min(1e-12)  # of the steps
-    margins = Margins(z.shape[1], signal="error", rho=1.0, gain=0.1, width=width, limit=50.0, device=z.device)
+    margins = Margins(z.shape[1], signal="error", rho=1.0, gain=0.1, limit=50.0, device=z.device)
     best, lowest = margins.offsets, torch.inf
-    for step in range(steps):
+    for step in range(_STEPS):
         current = margins.offsets
         margins.observe(label, (z - unit * current).argmax(1), times=often)
-        margins.advance(scale=1 - step / steps, sync=False)
+        margins.advance(scale=1 - step / _STEPS, sync=False)
         error = float(margins.missed.nanmean())
         if error < lowest:
             best, lowest = current, error
