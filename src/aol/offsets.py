@@ -29,7 +29,7 @@ def logit_offsets(counts: _check.Integers, tau: _check.Rate = 1.0) -> Tensor:
     rate = per_run("tau", tau, number, 0.0, 1e6)
     rarest = number.masked_fill(number == 0, 1.0).amin(-1, keepdim=True)  # an absent class is never above a rare one
     log = torch.where(number > 0, number, rarest).log()
-    return (rate * (log - log.mean(-1, keepdim=True))).to(torch.float32)
+    return (rate * (log - log.nanmean(-1, keepdim=True))).to(torch.float32)
 
 
 def posthoc_logits(logits: _check.Numbers, offset: _check.Numbers) -> Tensor:
