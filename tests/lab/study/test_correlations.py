@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from dataclasses import replace
 
@@ -133,12 +131,3 @@ def test_a_study_in_which_nothing_is_compared_shows_correlations_beside_the_pape
     assert [row["paper_r"] for row in told["correlations"]] == [-0.8225, 0.6697, -0.6633, 0.43, -0.3883]
     (frame,) = tables(part).values()
     assert frame["cell"].unique().tolist() == ["imbalance 200"]
-
-
-def test_cells_that_differ_in_the_signal_of_their_runs_are_told_apart_in_csv() -> None:
-    study = replace(load("correlations"), cells={"imbalance": (200,), "signal": ("eval", "train")})
-    table = results(study, {run: _record(3, settings=run) for run in study.all_runs()})
-    rows = list(csv.DictReader(io.StringIO(render(table, "csv"))))
-    assert {(row["setting_signal"], row["signal"]) for row in rows} == {
-        (setting, signal) for setting in ("eval", "train") for signal in SIGNALS
-    }

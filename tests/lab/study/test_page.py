@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def page(folder: Path, studies: list[Study] | None = None) -> str:
-    return results_page(folder, studies and {study.name: study for study in studies}).text
+    return results_page(folder, studies and {study.name: study for study in studies})[0]
 
 
 def rows_of(text: str, start: str) -> list[list[str]]:
@@ -97,7 +97,7 @@ def test_what_the_best_on_test_gains_is_noted_beside_that_of_the_baseline(tmp_pa
 def test_a_section_has_tables_notes_and_commands(tmp_path: Path) -> None:
     plan = study()
     fill(tmp_path, plan, {"aol": 0.03, "frequency": 0.05})
-    text = results_page(tmp_path, {"my studies/own.toml": plan}).text
+    text = results_page(tmp_path, {"my studies/own.toml": plan})[0]
     assert 'id="made-up"' in text
     assert "| frequency | +" in text
     assert "18 runs on made up; aol 1.0; torch 2.0; python 3.11; 0.18 hours of training." in text
@@ -165,7 +165,7 @@ def test_the_page_says_that_settings_came_before_runs_only_where_git_shows_it(tm
         for run in plan.all_runs():
             by_class = {"mean_age": age, "test_accuracy": 1 / age}
             Store(tmp_path).write(replace(record(run, 0.5), by_class=by_class, versions=versions))
-        return "committed before the runs" in results_page(tmp_path, {str(file): plan}).text
+        return "committed before the runs" in results_page(tmp_path, {str(file): plan})[0]
 
     assert says(commit=commit)
     assert not says()
@@ -177,10 +177,10 @@ def test_the_page_says_that_settings_came_before_runs_only_where_git_shows_it(tm
 def test_charts_are_written_beside_the_page_and_are_the_same_each_time(tmp_path: Path) -> None:
     plan = study()
     fill(tmp_path, plan, {"aol": 0.02})
-    first, second = (results_page(tmp_path, {"made-up": plan}, charts=True) for _ in range(2))
-    assert first.charts == second.charts
-    assert first.charts["results-made-up.svg"].startswith(b"<?xml")
-    assert "](results-made-up.svg)" in first.text
+    text, charts = results_page(tmp_path, {"made-up": plan}, charts=True)
+    assert (text, charts) == results_page(tmp_path, {"made-up": plan}, charts=True)
+    assert charts["results-made-up.svg"].startswith(b"<?xml")
+    assert "](results-made-up.svg)" in text
     assert ".svg" not in page(tmp_path, [plan])
 
 
@@ -189,11 +189,11 @@ def test_the_pages_in_the_docs_are_up_to_date_with_the_runs(
     monkeypatch: pytest.MonkeyPatch, folder: str, page: str
 ) -> None:
     monkeypatch.chdir(ROOT)
-    made = results_page(Path(folder), charts=True)
+    text, charts = results_page(Path(folder), charts=True)
     docs = ROOT / "docs"
-    assert made.text == (docs / page).read_text(encoding="utf-8"), "run: make results"
+    assert text == (docs / page).read_text(encoding="utf-8"), "run: make results"
     drawn_by = re.compile(rb"Matplotlib v[0-9.]+")
-    for name, content in made.charts.items():
+    for name, content in charts.items():
         there = (docs / name).read_bytes()
         if drawn_by.findall(there) == drawn_by.findall(content):  # other versions place text a little differently
             assert there == content, name

@@ -157,7 +157,7 @@ def test_other_settings_are_other_runs() -> None:
         ("grid = {", "rho = {", "rho must be one value"),
         ("rho = [0.1", "sigma = [0.1", "there is no setting 'sigma'"),
         ("[common]", "[selection]\nfigure = 'first'\n[common]", "figure must be"),
-        ("[common]", "[selection]\nby = 'last'\n[common]", "there is no key 'by'; selection has figure"),
+        ("[common]", "[selection]\nby = 'last'\n[common]", "there is no key 'by'"),
         ("[common]", "[common", "is not TOML"),
     ],
 )

@@ -272,10 +272,10 @@ def _page(args: argparse.Namespace) -> None:
     from aol.lab.study.spec import load
 
     called = {name: load(name) for name in args.study} or None
-    page = results_page(_store_in(args).folder, called, charts=args.write is not None)
-    for name, content in page.charts.items():
+    text, charts = results_page(_store_in(args).folder, called, charts=args.write is not None)
+    for name, content in charts.items():
         write(Path(args.write).parent / name, content)
-    give(page.text, args.write)
+    give(text, args.write)
 
 
 @command(

@@ -34,14 +34,6 @@ MOST_ZEROS = 0.25  # share of steps whose threshold was 0, above which a study h
 
 
 @dataclass(frozen=True)
-class Page:
-    """The text of the page, and its charts by file name."""
-
-    text: str
-    charts: dict[str, bytes]
-
-
-@dataclass(frozen=True)
 class SummaryLine:
     """One row: what was tested, the paper's gain in the same cells, the gain here, and the two statements.
 
@@ -61,8 +53,10 @@ class SummaryLine:
     estimate: Estimate | None = None
 
 
-def results_page(folder: Path, called: Mapping[str, Study] | None = None, *, charts: bool = False) -> Page:
-    """Return the page for all runs of a folder, of some studies by what they are called on the command line.
+def results_page(
+    folder: Path, called: Mapping[str, Study] | None = None, *, charts: bool = False
+) -> tuple[str, dict[str, bytes]]:
+    """Return the page for all runs of a folder, of some studies by their names in commands; and charts by file name.
 
     By default these are the built-in ones and those in `FOLDER/studies`, or beside FOLDER where it has no such folder.
     `charts` draws them, which needs matplotlib.
@@ -106,7 +100,7 @@ def results_page(folder: Path, called: Mapping[str, Study] | None = None, *, cha
         cells=MOST_CELLS,
         documented=all(name in builtin_names() or Path(name).parent == near for name in called),
     )
-    return Page(text, _charts(list(shown.values()), lines) if charts else {})
+    return text, _charts(list(shown.values()), lines) if charts else {}
 
 
 def _charts(shown: Sequence[StudyResults], lines: Sequence[SummaryLine]) -> dict[str, bytes]:

@@ -31,13 +31,10 @@ from aol.records.table import RunFrame, frame_of
 from aol.stats import Gain, holm, paired_gain
 
 SYMBOLS = {"rho": "ρ", "beta": "β", "power": "p", "gamma": "γ"}
-LEAST_METHODS = 3  # for a common spread
 
 
 class StudyResults:
-    """The results of a study, as far as its runs are complete.
-
-    `values` is the long frame, `gains` has a row for each cell and method; see `long_frame` and `gains_of`.
+    """The results of a study, as far as its runs are complete: `long_frame` as `values`, and `gains_of` as `gains`.
 
     Args:
         study: what was planned.
@@ -56,21 +53,18 @@ class StudyResults:
         _check_figure(study, self.figure)
         self.values = long_frame(study, runs, self.figure)
         self.gains = gains_of(study, self.values, self.figure)
-        self._by_figure: dict[str, StudyResults] = {}
+        self._by_figure = {self.figure: self}
 
     def by_figure(self, figure: str) -> StudyResults:
         """Return the results of the same runs by another figure."""
-        if figure == self.figure:
-            return self
         if figure not in self._by_figure:
             self._by_figure[figure] = StudyResults(self.study, self.runs, figure)
         return self._by_figure[figure]
 
     def best_on_test(self, method: str) -> dict[str, float] | None:
-        """Return what a method gains at the best epoch of the best setting, both chosen on test: optimistic.
+        """Return what a method gains at the best epoch and setting on test, in the cells that the paper has.
 
-        Mean of the cells that the paper has. `baseline`, where it is known: the best of as many baseline runs, read in
-        the same way, minus the mean of all of them.
+        `baseline`, if known: the best of as many baseline runs, read in the same way, minus the mean of all of them.
         """
         rows = self.by_figure("best").of(method)
         rows = rows[rows["best"].notna() & rows["paper"].notna() & rows["paper_gain"].notna()]
@@ -134,15 +128,12 @@ class StudyResults:
 
     @cached_property
     def pooled(self) -> dict[str, Gain]:
-        """The gain of every method over the cells in which all methods are complete, with one spread for all.
-
-        Empty with fewer than three seeds or methods.
-        """
+        """The gain of every method over cells in which all are complete, with one spread; empty below 3 seeds."""
         names, gains = [method.name for method in self.study.methods], self.gains
         least = gains["seeds"].map(len).groupby(gains["cell"]).min()
         places = least.index[least >= LEAST_SEEDS].tolist()
         values = self.by_seed("value")[places].dropna()
-        if not places or len(values) < LEAST_SEEDS or len(names) < LEAST_METHODS:
+        if not places or len(values) < LEAST_SEEDS or len(names) < 3:
             return {}
         grids = gains[gains["cell"].isin(places)].groupby("method")["settings"].max() > 1
         by_cell = values.to_numpy().reshape(len(values), len(places), len(names)).transpose(1, 0, 2)
@@ -216,17 +207,18 @@ def long_frame(study: Study, runs: RunFrame, figure: str) -> pd.DataFrame:
     """Return the planned runs, a row each: `cell` (its place), `method`, `setting`, `seed`, `run` (its id), `value`.
 
     `value` and `validation` are NaN where a run is not complete (`there`), `gain` is the value minus that of the
-    baseline with the same seed (`base`). `extra` marks further seeds of the baseline. Settings that make the same run
-    are one; the rows of a cell and method are those of the first seed, then of the next.
+    baseline with the same seed (`base`). `extra` marks further seeds of the baseline. Ordered by seed.
     """
     rows = []
     for place, cell in enumerate(study.cells_list()):
         for method in study.methods:
-            grid = [(variant, seed, False) for seed in study.seeds for variant in _distinct(study, cell, method)]
+            # Of settings that are the same run, the first.
+            by_run = {study.run(cell, method, own, study.seeds[0]): own for own in reversed(method.variants())}
+            grid = [(own, seed, False) for seed in study.seeds for own in reversed(by_run.values())]
             grid += [({}, seed, True) for seed in study.extra_seeds if method.name == study.baseline]
             rows += [
-                (place, method.name, setting_text(variant), seed, study.run(cell, method, variant, seed).run_id, extra)
-                for variant, seed, extra in grid
+                (place, method.name, setting_text(own), seed, study.run(cell, method, own, seed).run_id, extra)
+                for own, seed, extra in grid
             ]
     frame = pd.DataFrame(rows, columns=["cell", "method", "setting", "seed", "run", "extra"])
     columns = {"value": column_of(figure), "validation": f"validation_{study.figure}", "failed": "failed_at_epoch"}
@@ -235,12 +227,6 @@ def long_frame(study: Study, runs: RunFrame, figure: str) -> pd.DataFrame:
     base = frame[(frame["method"] == study.baseline) & ~frame["extra"]].set_index(["cell", "seed"])["value"]
     frame["base"] = base.reindex(pd.MultiIndex.from_frame(frame[["cell", "seed"]])).to_numpy()
     return frame.assign(gain=frame["value"] - frame["base"], there=frame["run"].isin(runs.index), chosen=False)
-
-
-def _distinct(study: Study, cell: Cell, method: Method) -> list[Cell]:
-    """Return the settings of a grid; of those that are the same run, the first."""
-    by_run = {study.run(cell, method, variant, study.seeds[0]): variant for variant in reversed(method.variants())}
-    return list(reversed(by_run.values()))
 
 
 def gains_of(study: Study, values: pd.DataFrame, figure: str) -> pd.DataFrame:
@@ -267,21 +253,13 @@ def gains_of(study: Study, values: pd.DataFrame, figure: str) -> pd.DataFrame:
         chosen = grid.iloc[np.flatnonzero(whole) * k + picks]
         values.loc[chosen.index, "chosen"] = True
         shown = grid["setting"].iloc[choose(validation) if whole.any() else 0] if whole.any() or k == 1 else ""
-        row = {
-            "cell": place,
-            "method": name,
-            "setting": shown,
-            "settings": k,
-            "choices": tuple(chosen["setting"]),
-            "seeds": tuple(chosen["seed"]),
-            "planned": len(study.seeds),
-            "runs": int(own["there"].sum()),
-            "runs_planned": len(own),
-            "failed": int(own["failed"].count()),
+        row = {"cell": place, "method": name, "setting": shown, "settings": k, "problem": trouble}
+        row |= {"choices": tuple(chosen["setting"]), "seeds": tuple(chosen["seed"]), "planned": len(study.seeds)}
+        row |= {"runs": int(own["there"].sum()), "runs_planned": len(own), "failed": int(own["failed"].count())}
+        row |= {
             "mean": statistics.fmean(chosen["value"]) if whole.any() else np.nan,
             "spread": statistics.stdev(chosen["value"]) if whole.sum() > 1 else np.nan,
             "gain": paired_gain(chosen["gain"].tolist(), chosen=int(k > 1)) if whole.any() and not is_base else None,
-            "problem": trouble,
         }
         row |= _paper(study, cells[place], method, study.paper if measure is None else None)  # it has accuracies only
         if row["gain"] and k > 1:

@@ -49,12 +49,10 @@ class Study:
     """A table to be filled: every cell, by every method, in every setting, with every seed.
 
     Args:
-        name: its name on the command line.
-        title: one line about it.
+        name, title: its name on the command line, and one line about it.
         common: settings of all runs.
         cells: settings that make the cells of the table; every combination is a cell.
-        seeds: of every run.
-        methods: rows of the table.
+        seeds, methods: of every cell; methods are the rows of the table.
         baseline: the method that the others are compared with.
         tries_seeds: how many additional seeds the baseline gets, so that the best of a grid can be compared with the
             best of as many baseline runs; by default the number of settings of the largest grid that weights by age.
@@ -62,8 +60,7 @@ class Study:
             by age, as the paper does, or all.
         largest_loss: in points. The claim is then that a method loses less than this, where there is nothing to gain.
         paper: the paper's table that it reproduces, a name in `aol/lab/study/paper`, or None.
-        figure: the figure, of validation accuracy, by which a method's setting is chosen.
-        figures: the figures, on test, that are reported.
+        figure: the figure, of validation accuracy, by which a method's setting is chosen; `figures` are reported.
         keep: readings by class and epoch without which a run is not complete: "age", for heatmaps.
     """
 
@@ -96,15 +93,14 @@ class Study:
             raise WrongSettingsError(f"{self.name} has no method called {name!r}, only {', '.join(known)}.")
         return known[name]
 
-    def of_paper(self, method: Method) -> bool:
-        """Return whether a method weights by age, as the paper does: its gain is the claim, the others are rivals."""
+    def _of_paper(self, method: Method) -> bool:
         return method.fixed.get("weighting", self.common.get("weighting")) == "aol"
 
     def claimed_methods(self) -> list[str]:
         """Return the names of the methods that get a verdict."""
         methods = [method for method in self.methods if method.name != self.baseline]
         named = [method.name for method in methods if method.name in self.claims]
-        return named or [m.name for m in methods if self.of_paper(m)] or [m.name for m in methods]
+        return named or [m.name for m in methods if self._of_paper(m)] or [m.name for m in methods]
 
     @property
     def extra_seeds(self) -> tuple[int, ...]:
@@ -113,7 +109,7 @@ class Study:
         return tuple(itertools.islice(free, self._tries(self.methods)))
 
     def _tries(self, methods: Iterable[Method]) -> int:
-        grids = [len(method.variants()) for method in methods if self.of_paper(method)]
+        grids = [len(method.variants()) for method in methods if self._of_paper(method)]
         return max((size for size in grids if size > 1), default=0) if self.tries_seeds is None else self.tries_seeds
 
     def run(self, cell: Cell, method: Method, variant: Cell, seed: int) -> Settings:
@@ -126,18 +122,13 @@ class Study:
 
     def runs(self, cell: Cell, method: Method, seeds: Sequence[int] = ()) -> list[Settings]:
         """Return a method's runs in a cell: setting after setting, each with all seeds (by default the study's)."""
-        wanted = seeds or self.seeds
-        return [self.run(cell, method, variant, seed) for variant in method.variants() for seed in wanted]
+        return [self.run(cell, method, own, seed) for own in method.variants() for seed in seeds or self.seeds]
 
     def cell_runs(self, cell: Cell) -> list[Settings]:
-        """Return every run of a cell, those with the baseline's additional seeds included: seed after seed.
-
-        So a method and its baseline are trained together even where not all runs of a cell fit into one group.
-        """
+        """Return every run of a cell, seed after seed, so that a method and its baseline are trained in one group."""
         seeds = (*self.seeds, *self.extra_seeds)
-        runs: list[Settings] = []
-        for method in self.methods:
-            runs += self.runs(cell, method, seeds if method.name == self.baseline else self.seeds)
+        by_method = [(m, seeds if m.name == self.baseline else self.seeds) for m in self.methods]
+        runs = [run for method, own in by_method for run in self.runs(cell, method, own)]
         return sorted(runs, key=lambda run: seeds.index(run.seed))
 
     def all_runs(self) -> list[Settings]:
@@ -309,40 +300,31 @@ def _study_in(path: Path) -> Study:
         raise WrongSettingsError(f"{path}: {error}") from error
 
 
-_TABLE: tuple[Any, str] = (dict, "a table of names and values")
-_LIST, _TEXT = (list, "a list"), (str, "text")
-_SECTIONS: Mapping[str, Mapping[str, tuple[Any, str]]] = {"selection": {"figure": _TEXT}, "report": {"figures": _LIST}}
+_TEXT, _LIST, _TABLE = (str, "text"), (list, "a list"), (dict, "a table of names and values")
 _KEYS: Mapping[str, tuple[Any, str]] = {
     "name": _TEXT, "title": _TEXT, "seeds": _LIST, "common": _TABLE, "cells": _TABLE, "baseline": _TEXT,
     "methods": (list, "written as [[methods]], one for each"), "tries_seeds": (int, "a whole number"),
-    "claims": _LIST, "largest_loss": (int | float, "a number"),
-    "paper": _TEXT, "keep": _LIST, **dict.fromkeys(_SECTIONS, _TABLE),
+    "claims": _LIST, "largest_loss": (int | float, "a number"), "paper": _TEXT, "keep": _LIST,
+    "figure": _TEXT, "figures": _LIST,  # in [selection] and [report]
 }  # fmt: skip
-
-
-def _read(where: str, table: Mapping[str, Any], keys: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
-    """Return a table of known keys, lists as tuples."""
-    for name, value in table.items():
-        if name not in keys:
-            hint = did_you_mean(name, keys)
-            raise WrongSettingsError(f"there is no key {name!r}; {where} has {', '.join(keys)}.{hint}")
-        _need(name, value, *keys[name])
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
 
 
 def _need(name: str, value: Any, kind: Any, text: str) -> Any:
     if not isinstance(value, kind):
         raise WrongSettingsError(f"{name} must be {text}, not {value!r}.")
-    return value
+    return tuple(value) if kind is list else value
 
 
 def _study(table: dict[str, Any]) -> Study:
-    own = {"common": {}, "cells": {}} | _read("a study", table, _KEYS)
-    if missing := {"name", "seeds", "methods"} - set(own):
+    for section in ("selection", "report"):
+        table |= _need(section, table.pop(section, {}), *_TABLE)
+    if strange := [name for name in table if name not in _KEYS]:
+        hint = did_you_mean(strange[0], _KEYS)
+        raise WrongSettingsError(f"there is no key {strange[0]!r}; a study has {', '.join(_KEYS)}.{hint}")
+    if missing := {"name", "seeds", "methods"} - set(table):
         raise WrongSettingsError(f"{min(missing)} is missing.")
-    for section, keys in _SECTIONS.items():
-        own |= _read(section, own.pop(section, {}), keys)
-    own |= {"common": _settings(own["common"]), "cells": _axes(own["cells"])}
+    own = {name: _need(name, value, *_KEYS[name]) for name, value in table.items()}
+    own |= {"common": _settings(own.get("common", {})), "cells": _axes(own.get("cells", {}))}
     return Study(**{"title": own["name"]} | own | {"methods": tuple(map(_method, own["methods"]))})
 
 
@@ -366,7 +348,7 @@ def _setting(name: str, value: Value) -> Value:
 
 # Small variants: the values for 1,347 images of 8 x 8 pixels
 
-_EPOCHS, _SEEDS = 3, 2
+_SEEDS = 2
 _INSTEAD: Mapping[str, Callable[[Any], Value]] = {
     "data": lambda _: "digits",
     "imbalance": lambda value: value and min(value, 50.0),
@@ -376,11 +358,11 @@ _INSTEAD: Mapping[str, Callable[[Any], Value]] = {
     "memory": lambda value: "reservoir:300" if value.startswith("reservoir") else value,
     "fraction": lambda value: max(value, 0.1),
     "period": lambda value: min(value, 2),
-    "epochs": lambda value: min(value, _EPOCHS),
+    "epochs": lambda value: min(value, 3),
     "retrain": lambda value: min(value, 1),
 }
-_SMALL: Mapping[str, Value] = {
-    "net": "auto", "epochs": _EPOCHS, "batch_size": 64, "warmup": 1, "precision": "fp32", "image_size": None,
+_SMALL: Cell = {
+    "data": "digits", "net": "auto", "epochs": 3, "batch_size": 64, "precision": "fp32", "image_size": None,
 }  # fmt: skip
 
 
@@ -394,26 +376,22 @@ def smoke(study: Study) -> Study:
     ([{'data': 'digits', 'imbalance': 50.0}, {'data': 'digits', 'imbalance': 10}], (42, 1024), 32)
     """
 
-    def small(name: str, value: Value) -> Value:
-        return _INSTEAD[name](value) if name in _INSTEAD else value
+    def small(table: Mapping[str, Value]) -> Cell:
+        return {name: _INSTEAD[name](value) if name in _INSTEAD else value for name, value in table.items()}
 
     def ends(axes: Mapping[str, tuple[Value, ...]]) -> dict[str, tuple[Value, ...]]:
         return {name: tuple(dict.fromkeys((values[0], values[-1]))) for name, values in axes.items()}
 
-    common = {name: small(name, value) for name, value in {"data": "digits", **study.common}.items()}
-    common |= _SMALL
-    common |= {"warmup": 0} if study.common.get("schedule") == "fixed" else {}
-    cells = {name: tuple(small(name, value) for value in values) for name, values in study.cells.items()}
-    fixed = [{name: small(name, value) for name, value in method.fixed.items()} for method in study.methods]
-    methods = zip(study.methods, fixed, strict=True)
+    common = small(study.common) | _SMALL | {"warmup": 0 if study.common.get("schedule") == "fixed" else 1}
+    first, last = (small({name: values[place] for name, values in study.cells.items()}) for place in (0, -1))
     return replace(
         study,
         name=study.name + _SMOKE,
         title=f"{study.name} in seconds, on digits",
-        common={name: value for name, value in common.items() if name not in cells},
-        cells=ends(cells),
+        common={name: value for name, value in common.items() if name not in study.cells},
+        cells=ends({name: (first[name], last[name]) for name in study.cells}),
         seeds=tuple(dict.fromkeys((*study.seeds, *range(1, _SEEDS + 1))))[:_SEEDS],
-        methods=tuple(replace(method, fixed=own, grid=ends(method.grid)) for method, own in methods),
+        methods=tuple(replace(m, fixed=small(m.fixed), grid=ends(m.grid)) for m in study.methods),
         tries_seeds=None if study.tries_seeds is None else min(study.tries_seeds, _SEEDS),
         paper=None,
     )

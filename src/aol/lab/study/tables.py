@@ -62,11 +62,7 @@ def verdicts_frame(claims: Iterable[Claim]) -> pd.DataFrame:
 
 def correlations_frame(results: StudyResults) -> pd.DataFrame:
     """Return a row for each correlation."""
-    rows = []
-    for cell, own in results.correlations:
-        # "signal" is also a setting of runs, which a study may vary.
-        named = {f"setting_{name}" if name == "signal" else name: value for name, value in cell.items()}
-        rows += [{"study": results.study.name, **named, **vars(r)} for r in own]
+    rows = [{"study": results.study.name, **cell, **vars(r)} for cell, own in results.correlations for r in own]
     return pd.DataFrame(rows).rename(columns={"paper": "paper_r"})
 
 
