@@ -23,7 +23,7 @@ from aol.lab.study.paper import TABLES, cells_of
 from aol.lab.study.results import StudyResults, finished_runs, rows_of, study_results
 from aol.lab.study.spec import Study, builtin_names, cell_name, load, path_of
 from aol.lab.study.tables import NONE, TEMPLATES, correlation_verdict, gain_text, notes, percent, points, signed, tables
-from aol.lab.study.verdict import ALPHA, FEW, Claim
+from aol.lab.study.verdict import FEW, Claim
 from aol.records.metrics import zero_threshold_share
 from aol.records.store import Store
 from aol.report.figures import style
@@ -130,15 +130,8 @@ def _verdict(results: StudyResults) -> str:
 def _asked(results: StudyResults, whole: Claim) -> list[tuple[str, None, list[int] | None]]:
     """Return a claim to judge for all cells; one for each of up to 6 cells where some gain and others lose."""
     cells = results.of(whole.method)["cell"]
-    split = all(_gained_and_lost(results, whole)) and len(cells) <= MOST_ROWS
+    split = results.mixed(whole.method) and len(cells) <= MOST_ROWS
     return [(whole.method, None, [place]) for place in cells] if split else [(whole.method, None, None)]
-
-
-def _gained_and_lost(results: StudyResults, whole: Claim) -> tuple[int, int]:
-    """Return in how many cells a method gains, and in how many it loses, by corrected p-values."""
-    rows = results.of(whole.method)
-    clear = [gain.mean > 0 for gain, p in zip(rows["gain"], rows["p"], strict=True) if p < ALPHA]
-    return sum(clear), len(clear) - sum(clear)
 
 
 def _zero_thresholds(results: StudyResults) -> dict[str, float]:
@@ -217,6 +210,8 @@ def _lines(title: str, results: StudyResults) -> list[SummaryLine]:
         papers = ", ".join(f"r {signed(r.paper)}" for _, r in known if r.paper is not None)
         here = ", ".join(f"r {signed(r.r)} ({signed(r.low)} to {signed(r.high)})" for _, r in known)
         tested = _tested(results, study.baseline, [cells.index(cell) for cell, _ in known])
+        missing = [cell_name(cell) for cell in cells if cell not in [own for own, _ in known]]
+        tested += f"; not run: {', '.join(missing)}" if missing else ""
         count = _count(results, known)
         word, _, size = correlation_verdict(results).partition("; ")
         seeds = str(max((r.seeds for _, r in known), default=0))
@@ -244,9 +239,7 @@ def _line(title: str, results: StudyResults, own: Claim, end: Claim | None) -> S
         paper += f" ({published.setting})" if published and published.setting else ""
     here = gain_text(own.gain, " to ") + (f"<br>last step {gain_text(end.gain, ' to ')}" if end and end.gain else "")
     estimate = estimate_of(tested, own.gain, paper=own.paper_gain)
-    seeds, gained = str(own.gain.seeds), _gained_and_lost(results, own)
-    mixed = len(places) > 1 and all(gained)
-    verdict = own.word + (" ({} cells gain, {} lose)".format(*gained) if mixed else "")
+    seeds, verdict = str(own.gain.seeds), own.word + (results.mixed(own.method) if len(places) > 1 else "")
     return replace(line, paper=paper, here=here, seeds=seeds, word=verdict, size=own.size, estimate=estimate)
 
 

@@ -22,7 +22,7 @@ from aol.lab.study import paper
 from aol.lab.study.correlations import Correlation, correlations
 from aol.lab.study.spec import Cell, Method, Study
 from aol.lab.study.stats import Figures, best_of_k, choose, choose_leaving_one_out, pooled_gains
-from aol.lab.study.verdict import LEAST_SEEDS, Claim, claim, judge
+from aol.lab.study.verdict import ALPHA, LEAST_SEEDS, Claim, claim, judge
 from aol.lab.train.folder import problem, read_valid, settings_of
 from aol.records.metrics import ALL_MEASURES, FIGURES, METRICS, column_of
 from aol.records.record import DamagedRunError, Run
@@ -80,6 +80,12 @@ class StudyResults:
         own = self.gains[(self.gains["method"] == method) & self.gains["gain"].notna()]
         judged = own[own["seeds"].map(len) >= LEAST_SEEDS]
         return judged if len(judged) else own
+
+    def mixed(self, method: str) -> str:
+        """Return in how many cells a method gains and loses, by corrected p-values; nothing unless it does both."""
+        rows = self.of(method)
+        gains = [gain.mean > 0 for gain, p in zip(rows["gain"], rows["p"], strict=True) if p < ALPHA]
+        return f" (cells: {sum(gains)} gain, {gains.count(False)} loss)" if len(set(gains)) > 1 else ""
 
     def chosen_runs(self, place: int, method: str) -> list[Run]:
         """Return the runs of a method in a cell (its place), one a complete seed: those in the chosen setting."""

@@ -176,7 +176,8 @@ def _verdict_rows(results: StudyResults) -> Rows:
     for place, own in enumerate(results.verdicts):
         needed = own.gain.seeds_needed() if own.gain and own.word == NOT_SHOWN else 0
         rows.append(
-            {"method": own.method, "gain (95 %)": gain_text(own.gain), "is there a gain?": own.word, "p": p_text(own.p)}
+            {"method": own.method, "gain (95 %)": gain_text(own.gain)}
+            | {"is there a gain?": own.word + results.mixed(own.method), "p": p_text(own.p)}
             | {"paper's gain": NONE if own.paper_gain is None else points(own.paper_gain)}
             | {HALF if loss is None else f"than {loss:.2f}": own.size, "p (size)": p_text(own.p_size)}
             | {"seeds": str(len(own.seeds)), "cells with 3 seeds": f"{len(own.cells)} of {own.cells_planned}"}
