@@ -12,8 +12,7 @@ from aol.lab.engine import learner
 from aol.lab.engine import loop as loops
 from aol.lab.engine.loop import Loop
 from aol.lab.engine.passes import Captured
-from aol.lab.engine.samples import orders
-from aol.lab.engine.source import data_of
+from aol.lab.engine.source import data_of, orders
 from aol.lab.nets import fused
 from aol.lab.nets.fused import FusedStack
 from aol.lab.settings import Settings, Value, grid

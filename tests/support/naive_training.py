@@ -19,7 +19,7 @@ import aol
 from aol import _seeds
 from aol.lab import nets
 from aol.lab.data.images import ImageSet, Pair, split_per_class
-from aol.lab.engine.samples import mixtures
+from aol.lab.engine.source import mixtures
 from aol.lab.settings import Settings
 from aol.longtail import long_tail
 from aol.memory import Reservoir

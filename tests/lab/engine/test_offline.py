@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from aol.lab.engine import samples as samples_module
+from aol.lab.engine import source as source_module
 from aol.lab.engine.learner import rate_at
 from aol.lab.engine.loop import Loop
 from aol.lab.settings import Settings
@@ -150,14 +150,14 @@ def test_resampling_draws_by_the_weights_and_weighs_nothing(
 ) -> None:
     run = settings(mechanism="resample", **given)
     drawn: list[tuple[Tensor, Tensor]] = []
-    real = samples_module.draw
+    real = source_module.draw
 
     def noted(weight: Tensor, number: int, *, generator: torch.Generator) -> Tensor:
         found = real(weight, number, generator=generator)
         drawn.append((weight.clone(), found))
         return found
 
-    monkeypatch.setattr(samples_module, "draw", noted)
+    monkeypatch.setattr(source_module, "draw", noted)
     loop = make_loop([run])
     ages = tell(loop)
     epochs = iter(drawn)
@@ -176,7 +176,7 @@ def test_resampling_draws_by_the_weights_and_weighs_nothing(
 
 def test_resampling_with_the_training_signal_lets_the_last_answer_count(monkeypatch: pytest.MonkeyPatch) -> None:
     run = settings(mechanism="resample", weighting="aol", signal="train", epochs=3)
-    monkeypatch.setattr(samples_module, "draw", lambda weight, number, generator: torch.arange(number) // 2)
+    monkeypatch.setattr(source_module, "draw", lambda weight, number, generator: torch.arange(number) // 2)
     loop = make_loop([run])
     naive = Naive(run, tiny_pair(), lambda weights: [i // 2 for i in range(len(weights))])
     naive.offline()

@@ -12,8 +12,7 @@ from aol.lab.data import open_data
 from aol.lab.data.encoded_images import StoredImages
 from aol.lab.engine.passes import CleanPass, Readings
 from aol.lab.engine.run_rules import SampleSignals
-from aol.lab.engine.samples import pool
-from aol.lab.engine.source import data_of
+from aol.lab.engine.source import data_of, pool
 from aol.lab.settings import Settings, WrongSettingsError
 from tests.support.tiny_runs import CPU, make_loop, run_to_end, settings, tiny_pair
 from tests.support.tiny_sets import image_folder

@@ -7,7 +7,7 @@ from sklearn.metrics import cohen_kappa_score, recall_score
 from torch import Tensor
 
 from aol import _seeds
-from aol.lab.engine.samples import orders
+from aol.lab.engine.source import orders
 from aol.metrics import g_mean
 from tests.lab.engine.test_offline import close, same_story, tell
 from tests.support.naive_training import Naive

@@ -18,8 +18,8 @@ from aol.lab.settings import Settings, WrongSettingsError
 from aol.lab.train import group_training
 from aol.lab.train.driver import Job, Outcome, train
 from aol.lab.train.folder import RunGroup, new_group
-from aol.lab.train.group_training import Context, ExecutionOptions, Stop
-from aol.lab.train.progress import Silent
+from aol.lab.train.group_training import Context, ExecutionOptions
+from aol.lab.train.progress import Silent, Stop
 from aol.records.store import Store
 from tests.support.running import told
 from tests.support.tiny_runs import CPU, settings, stream_settings, tiny_pair

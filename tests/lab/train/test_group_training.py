@@ -9,8 +9,8 @@ import torch
 
 from aol.lab.train import group_training
 from aol.lab.train.folder import new_group
-from aol.lab.train.group_training import Context, ExecutionOptions, Stop
-from aol.lab.train.progress import Silent
+from aol.lab.train.group_training import Context, ExecutionOptions
+from aol.lab.train.progress import Silent, Stop
 from aol.records.store import Store
 from tests.support.tiny_runs import CPU, PLAIN, settings, tiny_pair
 

@@ -12,8 +12,8 @@ from aol.lab.data import open_data
 from aol.lab.settings import Settings
 from aol.lab.train import progress
 from aol.lab.train.driver import train
-from aol.lab.train.group_training import ExecutionOptions, make_loop
-from aol.lab.train.progress import Lines, Silent, describe, duration, imbalance_note
+from aol.lab.train.group_training import ExecutionOptions, describe, imbalance_note, make_loop
+from aol.lab.train.progress import Lines, Silent, Stop, duration
 from aol.records.store import Store
 
 PAIRS = {"digits": open_data("digits")}
@@ -56,13 +56,14 @@ def test_the_time_left_is_estimated_from_the_epochs_of_this_process(monkeypatch:
     clock = Clock(monkeypatch)
     runs = [Settings(**{**SMALL, "epochs": epochs}, seed=epochs) for epochs in (10, 30)]  # type: ignore[arg-type]
     tally = Silent()
-    tally.start(runs, runs)
+    tally.start(runs, runs, Stop())
     tally.begin(runs[:1], 2, "")  # two epochs are in a checkpoint
     assert (tally.done, tally.share, tally.seconds_left) == (0, 2 / 40, None)
     clock.now += 5.0
-    loop = make_loop(runs[:1], PAIRS, OPTIONS)
-    loop.epoch = 6
-    tally.within(loop, False, 1.0)
+    tally.reach(runs[:1], 6, "")
+    clock.now += 0.5
+    tally.within(1.0)
+    clock.now -= 0.5
     assert (tally.done, tally.share, tally.seconds_left) == (0, 7 / 40, 33.0)
     assert tally.text() == "0/2 runs complete, 18 % of all epochs, about 33 s left"
     tally.reach(runs, math.inf, "")  # a diverged run ends early
@@ -79,7 +80,7 @@ def test_a_slow_epoch_is_reported_while_it_runs(tmp_path: Path, monkeypatch: pyt
             shown.append((self.share, self.seconds_left, doing))
 
     train([Settings(**SMALL)], Store(tmp_path), lambda _: PAIRS, OPTIONS, Shown())  # type: ignore[arg-type]
-    first = [(share, left) for share, left, doing in shown if "epoch 1/2, " in doing and "% of it" in doing]
+    first = [(share, left) for share, left, doing in shown if "epoch 0/2, " in doing and "% of the next" in doing]
     assert len(first) > 5
     assert all(left is not None for _, left in first)
     shares = [share for share, _, _ in shown]
@@ -98,7 +99,7 @@ def test_lines_show_the_tally_and_what_is_going_on(
     monkeypatch.setenv("TERM", "xterm")
     lines = Lines("study")
     runs = [Settings(**SMALL, seed=seed) for seed in range(2)]  # type: ignore[arg-type]
-    lines.start(runs, runs)
+    lines.start(runs, runs, Stop())
     loop = make_loop(runs, PAIRS, OPTIONS)
     lines.begin(runs, 0, describe(loop))
     loop.run_epoch()

@@ -22,8 +22,7 @@ from aol.class_ages import ClassAges
 from aol.lab.engine.learner import Learner, rate_at
 from aol.lab.engine.passes import CleanPass, Readings, Trained, TrainPass
 from aol.lab.engine.run_rules import Observers, RunMargins, RunWeights, SampleSignals
-from aol.lab.engine.samples import orders, pool
-from aol.lab.engine.source import AnyPair, shape_of, sources
+from aol.lab.engine.source import AnyPair, orders, pool, shape_of, sources
 from aol.lab.engine.step_losses import StepLosses
 from aol.lab.engine.stored_source import FromStorage
 from aol.lab.methods import WEIGHTINGS, Inputs

@@ -18,8 +18,7 @@ from torch import Tensor
 from aol import _distributed
 from aol.lab.engine.learner import Learner
 from aol.lab.engine.run_rules import Observers
-from aol.lab.engine.samples import mixtures
-from aol.lab.engine.source import Source
+from aol.lab.engine.source import Source, mixtures
 from aol.lab.engine.step_losses import StepLosses
 from aol.lab.engine.stored_source import FromStorage
 from aol.losses import loss_total

@@ -29,13 +29,12 @@ from aol.lab.train.folder import RunGroup, begun_groups, is_complete, new_group,
 from aol.lab.train.group_training import (
     Context,
     ExecutionOptions,
-    Stop,
     check,
     is_out_of_memory,
     most_together,
     train_group,
 )
-from aol.lab.train.progress import Silent, duration
+from aol.lab.train.progress import Silent, Stop, duration
 from aol.records import samples
 from aol.records.record import FILE, DamagedRunError
 from aol.records.store import Store
@@ -98,7 +97,7 @@ def train(
             return missing(left)  # another process may have trained some since
 
         left = _from_first(begin)
-        progress.start(runs, left)
+        progress.start(runs, left, stop)
         job = Job(left, Context(store, pairs, options, progress, keep))
         with stop.on_signal():
             (work or _train_here)(job, stop)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import signal
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import FrameType
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from aol import _distributed
 from aol.lab import nets
@@ -22,12 +17,12 @@ from aol.lab.data.images import ImageSet
 from aol.lab.engine.device import launched, one_thread
 from aol.lab.engine.learner import make_network, network_name, step_bytes
 from aol.lab.engine.loop import Loop
-from aol.lab.engine.samples import pool
-from aol.lab.engine.source import AnyPair, data_of, input_shape
+from aol.lab.engine.source import AnyPair, data_of, input_shape, pool
 from aol.lab.settings import Settings, WrongSettingsError
 from aol.lab.train.folder import RunGroup, load_checkpoint, save_checkpoint
 from aol.lab.train.from_loop import write_records
-from aol.lab.train.progress import Silent, describe, imbalance_note
+from aol.lab.train.progress import Silent, Stop
+from aol.longtail import long_tail_counts
 from aol.records.store import Store
 
 _SHARE_OF_TIME = 0.05  # that writing checkpoints and records may take
@@ -50,49 +45,6 @@ class ExecutionOptions:
     minutes: float | None = None  # stop after this time; everything done so far is kept
     networks: bool = True  # keep the trained networks
     data_dir: str | None = None  # where the data sets were looked for
-
-
-@dataclass
-class Stop:
-    """When to stop: after some seconds, or at SIGTERM or Ctrl-C; `signal` is which of them came."""
-
-    limit: float | None = None
-    signal: int = 0
-    came: bool = False
-    start: float = field(default_factory=time.monotonic)
-
-    def before(self, seconds: float = 0.0) -> bool:
-        """Return whether there is no time left for something that takes so long; all processes agree."""
-        self.came = self.came or bool(self.signal) or self.left() < seconds
-        if dist.is_initialized():
-            wishes: list[Any] = [None] * dist.get_world_size()
-            dist.all_gather_object(wishes, (self.came, self.signal))
-            self.came, self.signal = any(came for came, _ in wishes), max(number for _, number in wishes)
-        return self.came
-
-    def left(self) -> float:
-        """Return the seconds that are left; infinity without a limit."""
-        return math.inf if self.limit is None else self.start + self.limit - time.monotonic()
-
-    @contextlib.contextmanager
-    def on_signal(self) -> Iterator[None]:
-        """Stop at the end of an epoch on SIGTERM, which schedulers send before they kill, and on the first Ctrl-C."""
-
-        def ask(number: int, _frame: FrameType | None) -> None:
-            if self.signal and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            self.signal = number
-
-        main = threading.current_thread() is threading.main_thread()
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT) if main}
-        for number, handler in before.items():
-            if handler != signal.SIG_IGN:  # as in the background of a shell
-                signal.signal(number, ask)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def most_together(runs: Sequence[Settings], pair: AnyPair, options: ExecutionOptions) -> tuple[int, str | None]:
@@ -202,7 +154,7 @@ def train_group(group: RunGroup, context: Context, stop: Stop) -> bool:
         contextlib.closing(_resumed(group, context)) as loop,
     ):
         progress.begin(loop.runs, loop.epoch, describe(loop))
-        loop.on_batch = lambda part: progress.within(loop, bool(stop.signal), part)
+        loop.on_batch = progress.within
         while not loop.done:
             start = time.monotonic()
             loop.run_epoch()
@@ -247,3 +199,31 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory is used up; on a CPU it is a plain RuntimeError that says so."""
     plain = isinstance(error, RuntimeError) and "allocate memory" in str(error)
     return plain or isinstance(error, MemoryError | torch.OutOfMemoryError)
+
+
+def describe(loop: Loop) -> str:
+    """Return what a loop does, in a few words."""
+    run = loop.settings
+    what = run.data if run.imbalance is None else f"{run.data}, imbalance {run.imbalance:g}"
+    many = f"{len(loop.runs)} runs as one network" if len(loop.runs) > 1 else "one run"
+    text = f"Training {many} ({what}): epoch {loop.epoch}/{run.epochs}"
+    if not len(loop.history):
+        return text
+    test, speed = (loop.history.epoch(name)[-1] for name in ("test_accuracy", "images_per_second"))
+    low, high = (f"{100 * float(value):.1f}" for value in (test.min(), test.max()))
+    accuracy = "" if low == "nan" else f", test {low} %" if low == high else f", test {low} to {high} %"
+    return f"{text}, {float(speed[0]):,.0f} images/s{accuracy}"
+
+
+def imbalance_note(loop: Loop) -> str | None:
+    """Return a sentence where the smallest class of a long tail should have less than one sample; else None."""
+    run, counts = loop.settings, loop.counts.cpu()
+    if run.imbalance is None:
+        return None
+    if run.scenario == "stream" and run.stream == "shifting":
+        counts = long_tail_counts(int(counts.min()), loop.num_classes, run.imbalance)
+    largest, smallest = int(counts.max()), int(counts.min())
+    if largest >= run.imbalance:
+        return None
+    became = f"it became {largest / smallest:g}, because the largest class has {largest:,} samples"
+    return f"Imbalance {run.imbalance:g} is not possible with {run.data}: {became} and the smallest {smallest:,}."

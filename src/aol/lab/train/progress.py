@@ -1,21 +1,70 @@
-"""How training progresses, for people: nothing, or a line now and then, which a terminal shows in one place."""
+"""When training stops, and how it progresses, for people: a line now and then, which a terminal shows in one place."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
+import signal
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch.distributed as dist
 
 from aol._values import printable
-from aol.lab.engine.loop import Loop
 from aol.lab.settings import Settings
-from aol.longtail import long_tail_counts
 
 _SHOW_EVERY, _LINE_EVERY = 0.5, 10.0  # seconds between two displays within an epoch, and between two lines
 _CLEAR = "\r\x1b[K"  # the line of a terminal
+
+
+@dataclass
+class Stop:
+    """When to stop: after some seconds, or at SIGTERM or Ctrl-C; `signal` is which of them came."""
+
+    limit: float | None = None
+    signal: int = 0
+    came: bool = False
+    start: float = field(default_factory=time.monotonic)
+
+    def before(self, seconds: float = 0.0) -> bool:
+        """Return whether there is no time left for something that takes so long; all processes agree."""
+        self.came = self.came or bool(self.signal) or self.left() < seconds
+        if dist.is_initialized():
+            wishes: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(wishes, (self.came, self.signal))
+            self.came, self.signal = any(came for came, _ in wishes), max(number for _, number in wishes)
+        return self.came
+
+    def left(self) -> float:
+        """Return the seconds that are left; infinity without a limit."""
+        return math.inf if self.limit is None else self.start + self.limit - time.monotonic()
+
+    @contextlib.contextmanager
+    def on_signal(self) -> Iterator[None]:
+        """Stop at the end of an epoch on SIGTERM, which schedulers send before they kill, and on the first Ctrl-C."""
+
+        def ask(number: int, _frame: FrameType | None) -> None:
+            if self.signal and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self.signal = number
+
+        main = threading.current_thread() is threading.main_thread()
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT) if main}
+        for number, handler in before.items():
+            if handler != signal.SIG_IGN:  # as in the background of a shell
+                signal.signal(number, ask)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 class Silent:
@@ -25,11 +74,13 @@ class Silent:
         self._epochs: dict[str, int] = {}
         self._past: dict[str, float] = {}  # epochs that are over
         self._start: float | None = None
+        self._stop, self._now = Stop(), (list[Settings](), 0.0, "")  # runs, epoch and what is going on
         self._worked, self._shown = 0.0, -math.inf  # epochs of all runs, in this process
         self._said: set[str] = set()
 
-    def start(self, runs: Sequence[Settings], left: Sequence[Settings]) -> None:
-        """Take all runs, and those that are not complete."""
+    def start(self, runs: Sequence[Settings], left: Sequence[Settings], stop: Stop) -> None:
+        """Take all runs, those that are not complete, and when to stop."""
+        self._stop = stop
         self._epochs = {run.run_id: run.epochs for run in runs}
         self._past = {**self._epochs, **{run.run_id: 0.0 for run in left}}
 
@@ -37,6 +88,7 @@ class Silent:
         """Take runs that begin here, or continue after an epoch, and what is going on in a few words."""
         self._start = self._start or time.monotonic()
         self._past |= {run.run_id: float(epoch) for run in runs}
+        self._now = list(runs), epoch, doing
         self.show(doing)
 
     def reach(self, runs: Sequence[Settings], epoch: float, doing: str) -> None:
@@ -45,15 +97,17 @@ class Silent:
             over = min(epoch, float(run.epochs))
             self._worked += over - self._past.get(run.run_id, 0.0)
             self._past[run.run_id] = over
-        self._shown = time.monotonic()
+        self._now, self._shown = (list(runs), epoch, doing), time.monotonic()
         self.show(doing)
 
-    def within(self, loop: Loop, stopping: bool, part: float) -> None:
-        """Take a loop that has begun this part of an epoch; readings on the device are not ready."""
-        if stopping:
+    def within(self, part: float) -> None:
+        """Take that this part of the next epoch has begun; readings on the device are not ready."""
+        if self._stop.signal:
             self.say_once("Stopping at the end of this epoch; Ctrl-C stops at once.")
         if time.monotonic() - self._shown >= _SHOW_EVERY:
-            self.reach(loop.runs, loop.epoch + part, describe(loop, part))
+            runs, epoch, doing = now = self._now
+            self.reach(runs, epoch + part, f"{doing}, {100 * part:.0f} % of the next")
+            self._now = now
 
     @property
     def done(self) -> int:
@@ -116,36 +170,6 @@ class Lines(Silent):
 
     def close(self) -> None:  # noqa: D102
         print(_CLEAR * self._live, end="", file=sys.stderr, flush=True)
-
-
-def describe(loop: Loop, within: float | None = None) -> str:
-    """Return what a loop does, in a few words; `within` is the share of an epoch that is not over."""
-    run = loop.settings
-    what = run.data if run.imbalance is None else f"{run.data}, imbalance {run.imbalance:g}"
-    many = f"{len(loop.runs)} runs as one network" if len(loop.runs) > 1 else "one run"
-    text = f"Training {many} ({what}): epoch {loop.epoch + (within is not None)}/{run.epochs}"
-    if within is not None:
-        return f"{text}, {100 * within:.0f} % of it"
-    if not len(loop.history):
-        return text
-    test, speed = (loop.history.epoch(name)[-1] for name in ("test_accuracy", "images_per_second"))
-    low, high = (f"{100 * float(value):.1f}" for value in (test.min(), test.max()))
-    accuracy = "" if low == "nan" else f", test {low} %" if low == high else f", test {low} to {high} %"
-    return f"{text}, {float(speed[0]):,.0f} images/s{accuracy}"
-
-
-def imbalance_note(loop: Loop) -> str | None:
-    """Return a sentence where the smallest class of a long tail should have less than one sample; else None."""
-    run, counts = loop.settings, loop.counts.cpu()
-    if run.imbalance is None:
-        return None
-    if run.scenario == "stream" and run.stream == "shifting":
-        counts = long_tail_counts(int(counts.min()), loop.num_classes, run.imbalance)
-    largest, smallest = int(counts.max()), int(counts.min())
-    if largest >= run.imbalance:
-        return None
-    became = f"it became {largest / smallest:g}, because the largest class has {largest:,} samples"
-    return f"Imbalance {run.imbalance:g} is not possible with {run.data}: {became} and the smallest {smallest:,}."
 
 
 def duration(seconds: float) -> str:

@@ -23,8 +23,8 @@ from aol.lab.engine.source import AnyPair
 from aol.lab.settings import WrongSettingsError
 from aol.lab.train.driver import Job, OpenData
 from aol.lab.train.folder import RunGroup
-from aol.lab.train.group_training import Context, Stop, is_out_of_memory, train_group
-from aol.lab.train.progress import Silent
+from aol.lab.train.group_training import Context, is_out_of_memory, train_group
+from aol.lab.train.progress import Silent, Stop
 
 _RETRIES = 4  # of a task whose worker died: a group that kills every worker must not be tried for ever
 _open: dict[str, AnyPair] = {}  # the data set that was opened last in this worker
