@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from aol import load_runs
 from aol.cli import main
 from aol.lab.cli import DEFAULTS, runs_of, settings_of, starting_point
 from tests.cli.test_parser import flags
@@ -222,20 +221,6 @@ def test_a_folder_with_runs_is_not_overwritten(tmp_path: Path, capsys: pytest.Ca
     assert main(["train", *FEW, "--lr", "0.2", *out, "--resume"]) == 2
     assert "other runs" in capsys.readouterr().err
     assert main(["train", *FEW, "--lr", "0.2", *out, "--fresh"]) == 0
-
-
-def test_margins_that_move_once_in_few_epochs_are_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", "--samples", "200", "--epochs", "2", "--margin", "none,probability", "--seed", "0-1"]
-    assert main([*words, "--out", str(tmp_path / "by epoch")]) == 0
-    warned = [line for line in capsys.readouterr().err.splitlines() if "Warning" in line]
-    assert len(warned) == 1
-    assert "--margin-steps" in warned[0]
-    assert main([*words, "--gain", "1.5", "--out", str(tmp_path / "faster")]) == 0
-    assert "Warning" not in capsys.readouterr().err
-    assert main([*words, "--margin-steps", "5", "--out", str(tmp_path / "by step")]) == 0
-    assert "Warning" not in capsys.readouterr().err
-    runs = load_runs(tmp_path / "by step")
-    assert sorted(set(runs["method"])) == ["margins by probability (gain 0.1, τ = 1, every 5 steps)", "none"]
 
 
 def test_large_images_on_a_cpu_are_warned_of_before_training(

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from aol.records.store import Store
 
 BASE = Path("runs")  # of folders that were not named
-ENOUGH = 3.0  # moves of margins in a training, times their gain
 SEVERAL = "Every setting takes several values with commas between them; each combination is a run."
 
 # Settings as flags
@@ -349,7 +348,6 @@ def train_runs(
     opened, progress = partial(open_sets, folders, args.data_dir), progress_for(args)
     latest = BASE / "latest" if args.out is None and not args.resume else None
     begin = partial(prepare, runs, store, request, resume=resume, fresh=args.fresh, latest=latest)
-    _warn_of_small_gains([] if resume else runs, progress)
     outcome = train_with(args, runs, store, opened, options, progress, fresh=args.fresh, prepare=begin)
     read = [(store.path(run.run_id), store.get(run.run_id)) for run in (runs if is_first() else [])]
     frame = frame_of((folder, run) for folder, run in read if run is not None)
@@ -359,15 +357,6 @@ def train_runs(
         print_runs(frame, [store.folder], asked=len(runs))
     failed = any(run.failed_at_epoch is not None for run in frame.runs.values())
     return outcome.exit_status(failed)
-
-
-def _warn_of_small_gains(runs: Sequence[Settings], progress: Silent) -> None:
-    for run in runs:
-        if run.moves_margins_once_an_epoch and 0.0 < run.gain * run.epochs < ENOUGH:
-            progress.say_once(
-                f"Warning: margins move once per epoch, which is little in {run.epochs} epochs: add --margin-steps N "
-                "to move them after every N training steps, a hundredth of all steps."
-            )
 
 
 def _output_folder(args: argparse.Namespace) -> Path:

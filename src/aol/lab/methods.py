@@ -71,33 +71,33 @@ class Weighting:
         return self.sample is not None and (level == "sample" or not self.uses_ages)
 
 
-def class_balanced(inputs: Inputs) -> Tensor:
-    """Inverse effective number of samples."""
+def _balanced(inputs: Inputs) -> Tensor:
     return aol.class_balanced_weight(inputs.counts, inputs.setting("beta"))
 
 
-def sample_error(inputs: Inputs) -> Tensor:
-    """Mean error rate of each sample, over all epochs so far."""
-    from aol.ages import mean_one
-
-    return mean_one(inputs.signals.error_rate)
+def _frequency(inputs: Inputs) -> Tensor:
+    return aol.frequency_weight(inputs.counts, inputs.setting("power"))
 
 
-def sample_loss(inputs: Inputs) -> Tensor:
-    """Last loss of each sample."""
-    from aol.ages import mean_one
-
-    return mean_one(inputs.signals.loss)
-
-
-def old(inputs: Inputs) -> Tensor:
-    """Constant factor on samples that were ever wrong `after` times in a row."""
+def _old(inputs: Inputs) -> Tensor:
+    """Of samples that were ever wrong `after` times in a row."""
     return _in_set(inputs, inputs.signals.peak > inputs.setting("after")[:, None])
 
 
-def just_train_twice(inputs: Inputs) -> Tensor:
-    """Constant factor on samples that were wrong at the end of epoch `after`, from the next epoch on."""
+def _twice(inputs: Inputs) -> Tensor:
+    """Of samples that were wrong at the end of epoch `after`, from the next epoch on."""
     return _in_set(inputs, inputs.signals.marked)
+
+
+def _signal(name: str) -> Rule:
+    """Return the rule of weights in proportion to one of `SampleSignals`."""
+
+    def weights(inputs: Inputs) -> Tensor:
+        from aol.ages import mean_one
+
+        return mean_one(getattr(inputs.signals, name))
+
+    return weights
 
 
 def _in_set(inputs: Inputs, member: Tensor) -> Tensor:
@@ -111,22 +111,15 @@ _SET = ("after", "factor")
 _AGE = ("rho", "level", "threshold", "temper")
 WEIGHTINGS = {
     "none": Weighting((), (), False, "all weights are one"),
-    "cb": Weighting((class_balanced,), ("beta", "temper"), False, "class-balanced: inverse effective number"),
+    "cb": Weighting((_balanced,), ("beta", "temper"), False, "class-balanced: inverse effective number"),
     "aol": Weighting((_age,), _AGE, True, "age of learning", _sample_age),
-    "cb+aol": Weighting((class_balanced, _age), ("beta", *_AGE), True, "product of cb and aol", _sample_age),
-    "frequency": Weighting(
-        (lambda inputs: aol.frequency_weight(inputs.counts, inputs.setting("power")),),
-        ("power", "temper"),
-        False,
-        "inverse class frequency to a power",
-    ),
+    "cb+aol": Weighting((_balanced, _age), ("beta", *_AGE), True, "product of cb and aol", _sample_age),
+    "frequency": Weighting((_frequency,), ("power", "temper"), False, "inverse class frequency to a power"),
     "error": Weighting((_error,), ("rho", "temper"), True, "smoothed error rate of each class"),
-    "old": Weighting((), _SET, True, "a factor on samples once wrong --after times in a row", old, True),
-    "jtt": Weighting(
-        (), _SET, True, "just train twice: a factor on samples wrong at epoch --after", just_train_twice, True
-    ),
-    "sample-error": Weighting((), ("temper",), True, "mean error rate of each sample", sample_error, True),
-    "sample-loss": Weighting((), ("temper",), True, "last loss of each sample", sample_loss, True, needs_loss=True),
+    "old": Weighting((), _SET, True, "a factor on samples once wrong --after times in a row", _old, True),
+    "jtt": Weighting((), _SET, True, "just train twice: a factor on samples wrong at epoch --after", _twice, True),
+    "sample-error": Weighting((), ("temper",), True, "mean error rate of each sample", _signal("error_rate"), True),
+    "sample-loss": Weighting((), ("temper",), True, "last loss of each sample", _signal("loss"), True, needs_loss=True),
     "aol-seen": Weighting((), ("rho",), False, "age of learning by the answers in training, as aol.AgeWeightedLoss"),
 }
 

@@ -152,42 +152,34 @@ class Settings:
     def _check_combinations(self) -> None:
         memory_capacity(self.memory)
         weighting, of_answers = WEIGHTINGS[self.weighting], MARGINS[self.margin].signal is not None
-        stream, blind = self.scenario == "stream", self.signal == "none"
-        by_sample = f"level={self.level!r}" if weighting.uses_ages else f"weighting={self.weighting!r}"
-        for wrong, text in (
-            (weighting.needs_answers and blind, f"tracks no ages, which weighting={self.weighting!r} needs"),
-            (
+        stream, blind, mixed = self.scenario == "stream", self.signal == "none", f"mixup={self.mixup:g} is not possible"
+        signal, rule, margin = (f"{name}={getattr(self, name)!r}" for name in ("signal", "weighting", "margin"))
+        by_sample = f"level={self.level!r}" if weighting.uses_ages else rule
+        plain = {"scenario": "offline", "weighting": "none", "margin": "none", "loss": "softmax"}
+        other = [f"{name}={value!r}" for name, value in plain.items() if getattr(self, name) != value]
+        # fmt: off
+        wrong = {
+            f"{signal} tracks no ages, which {rule} needs.": weighting.needs_answers and blind,
+            f"{signal} has no answers, which {margin} needs; or give margin_steps.":
                 of_answers and blind and self.margin_steps is None,
-                f"has no answers, which margin={self.margin!r} needs; or give margin_steps",
-            ),
-            (
+            f"{signal} is for streams and arrivals: offline, every sample was trained on before.":
                 self.signal == "before" and self.scenario == "offline",
-                "is for streams and arrivals: offline, every sample was trained on before",
-            ),
-            (
-                weighting.needs_loss and self.signal == "train",
-                f"knows no losses, which weighting={self.weighting!r} needs",
-            ),
-        ):
-            if wrong:
-                raise ValueError(f"signal={self.signal!r} {text}.")
-        if self.mixup and (self.signal == "train" or (of_answers and self.margin_steps)):
-            name = "signal='train'" if self.signal == "train" else f"margin_steps={self.margin_steps}"
-            raise ValueError(
-                f"mixup={self.mixup:g} is not possible with {name}: answers to mixtures are not right or wrong."
-            )
-        if self.weighting == "aol-seen" and self.mechanism == "resample":
-            raise ValueError("mechanism='resample' is not possible with weighting='aol-seen', which weights the loss.")
-        if self.retrain:
-            plain = {"scenario": "offline", "weighting": "none", "margin": "none", "loss": "softmax"}
-            if other := [name for name, value in plain.items() if getattr(self, name) != value]:
-                raise ValueError(f"retrain={self.retrain} needs {other[0]}={plain[other[0]]!r}.")
-            if self.retrain >= self.epochs:
-                raise ValueError(f"retrain must be fewer than all {self.epochs} epochs, not {self.retrain}.")
-        if stream and weighting.by_sample(self.level):
-            raise ValueError(f"{by_sample} is not possible on a stream, where samples do not come back.")
-        if stream and self.stream == "shifting" and self.imbalance is None:
-            raise ValueError("imbalance must be given for stream='shifting'.")
+            f"{signal} knows no losses, which {rule} needs.": weighting.needs_loss and self.signal == "train",
+            f"{mixed} with signal='train' or margin_steps: answers to mixtures are not right or wrong.":
+                self.mixup and (self.signal == "train" or (of_answers and self.margin_steps)),
+            "mechanism='resample' is not possible with weighting='aol-seen', which weights the loss.":
+                self.weighting == "aol-seen" and self.mechanism == "resample",
+            f"retrain={self.retrain} needs {(*other, '')[0]}.": self.retrain and other,
+            f"retrain must be fewer than all {self.epochs} epochs, not {self.retrain}.":
+                self.retrain and self.retrain >= self.epochs,
+            f"{by_sample} is not possible on a stream, where samples do not come back.":
+                stream and weighting.by_sample(self.level),
+            "imbalance must be given for stream='shifting'.":
+                stream and self.stream == "shifting" and self.imbalance is None,
+        }
+        # fmt: on
+        for text in (text for text, condition in wrong.items() if condition):
+            raise ValueError(text)
 
     def _canonical(self) -> dict[str, Value]:
         """Return settings to replace, unused ones by defaults, numbers by floats, so that equal runs are equal."""
@@ -292,11 +284,6 @@ class Settings:
     def changes_data(self) -> bool:
         """Whether images or labels are changed after they are read."""
         return self.nuisance != "none" or self.noise > 0.0
-
-    @property
-    def moves_margins_once_an_epoch(self) -> bool:
-        """Whether margins from answers move at the end of each epoch, and not every few steps."""
-        return MARGINS[self.margin].signal is not None and self.margin_steps is None and self.scenario != "stream"
 
     @property
     def first_weighted_epoch(self) -> int:
