@@ -35,8 +35,6 @@ def test_a_training_pass_is_one_step_a_batch_in_the_given_order() -> None:
     heard: list[tuple[Tensor, ...]] = []
 
     class Heard(Observers):
-        in_training = True
-
         def step(self, *batch: Tensor) -> None:
             heard.append(batch)
 

@@ -134,29 +134,17 @@ class Trained:
 
 
 class TrainPass(_Pass):
-    """Trains for one pass over m samples a run: all `steps`, then `result`, once an epoch.
+    """Trains for one pass over m samples a run, `size`, the same in every pass: all `steps`, then `result`.
 
-    Args:
-        learner: the networks.
-        source: the images.
-        observers: take the answers of each step, if they are by the answers in training.
-        size: m, the same in every pass.
-        losses: what losses learn from every batch, where a run has such a loss.
-        mixes: whether runs mix images.
+    `losses` are those that learn from every batch; `mixes` says whether runs mix images.
     """
 
     def __init__(
-        self,
-        learner: Learner,
-        source: Source,
-        observers: Observers | None,
-        *,
-        size: int,
-        losses: StepLosses | None = None,
-        mixes: bool = False,
-    ) -> None:
+        self, learner: Learner, source: Source, observers: Observers | None,
+        *, size: int, losses: StepLosses | None = None, mixes: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(learner, source, observers)
-        self._observes, self._step_losses, self._size = observers is not None and observers.in_training, losses, size
+        self._step_losses, self._size = losses, size
         self._captures &= self._world == 1  # communication cannot be captured
         runs, batch = len(learner.runs), learner.settings.batch_size
         self._mine, self._real = share(size, batch, self._rank, self._world, learner.device)
@@ -246,7 +234,7 @@ class TrainPass(_Pass):
             logits, mixed = logits[:, real], mixed and (mixed[0][:, real], mixed[1])
         if self._step_losses is not None:
             self._step_losses.after(label, right, logits, mixed)
-        if self._observes and self._observers is not None:
+        if self._observers is not None:
             self._observers.step(position, label, right, predicted, logits)
         self._cursor += size
         self._step += 1
@@ -301,25 +289,14 @@ class Readings:
 class CleanPass(_Pass):
     """Classifies samples in evaluation mode, unaugmented, and sums readings by class: all `steps`, then `result`.
 
-    Args:
-        learner: the networks.
-        source: the images.
-        observers: take the logits of each batch.
-        size: the most samples of a pass.
-        shared: whether all runs have the same samples.
-        keep: also return the answer to each sample.
+    `size` is the most samples of a pass; `shared` says whether all runs have the same, `keep` whether the answer to
+    each sample is returned, too.
     """
 
     def __init__(
-        self,
-        learner: Learner,
-        source: Source,
-        observers: Observers | None = None,
-        *,
-        size: int,
-        shared: bool,
-        keep: bool = False,
-    ) -> None:
+        self, learner: Learner, source: Source, observers: Observers | None = None,
+        *, size: int, shared: bool, keep: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(learner, source, observers)
         runs, own = len(learner.runs), -(-size // self._world)
         images, pixels = _EVALUATION_BATCH[learner.device.type]
