@@ -48,7 +48,7 @@ from aol.lab.engine.loop import Loop
 from aol.lab.nets.cnn import CNN
 from aol.lab.nets.registry import make
 from aol.lab.settings import Settings
-from aol.lab.train.from_loop import write_records
+from aol.lab.train.group_training import write_records
 from aol.records.store import Store
 from aol.stats import paired_gain
 

@@ -350,7 +350,7 @@ def train_runs(
     begin = partial(prepare, runs, store, request, resume=resume, fresh=args.fresh, latest=latest)
     outcome = train_with(args, runs, store, opened, options, progress, fresh=args.fresh, prepare=begin)
     read = [(store.path(run.run_id), store.get(run.run_id)) for run in (runs if is_first() else [])]
-    frame = frame_of((folder, run) for folder, run in read if run is not None)
+    frame = frame_of([(folder, run) for folder, run in read if run is not None])
     if is_first() and args.json:
         print_json(frame)
     elif is_first():

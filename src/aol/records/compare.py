@@ -110,6 +110,8 @@ class Methods:
     def verdicts(self) -> dict[str, str]:
         """Methods by name that are for certain "better" or "worse" than the baseline: by Holm, over all methods."""
         gains = {row.name: row.gain for row in self.rows if row.gain}
+        if not gains:
+            return {}
         adjusted = zip(gains.items(), holm([gain.p for gain in gains.values()]), strict=True)
         return {name: "better" if gain.mean > 0 else "worse" for (name, gain), p in adjusted if p < LEVEL}
 

@@ -114,7 +114,7 @@ def read_runs(folders: Iterable[str | os.PathLike[str]], damaged: list[DamagedRu
 def frame_of(runs: Iterable[tuple[Path | None, Run]]) -> RunFrame:
     """Return records as a frame; a run that occurs twice (in two folders) gets a number behind its id."""
     records = list(runs)
-    ids, own = unlike((run.id for _, run in records), "-{}"), [run for _, run in records]
+    ids, own = unlike([run.id for _, run in records], "-{}"), [run for _, run in records]
     columns: dict[str, Any] = {
         "folder": [None if folder is None else str(folder) for folder, _ in records],
         "epochs_done": [len(run.epochs) for run in own],

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from aol.lab import nets
 from aol.lab.engine.learner import Learner, SingleRun, build, network_name
+from aol.lab.nets import registry
 from aol.lab.nets.cnn import CNN
 from aol.lab.nets.registry import NETWORKS, Entry
 from aol.lab.settings import Settings
@@ -166,8 +167,8 @@ def test_one_network_alone_stays_itself_and_many_become_one() -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_network_that_comes_in_evaluation_mode_is_trained(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    make = nets.make
-    monkeypatch.setattr(nets, "make", lambda *args, **kwargs: make(*args, **kwargs).eval())
+    make = registry.make
+    monkeypatch.setattr(registry, "make", lambda *args, **kwargs: make(*args, **kwargs).eval())
     learner = learner_of([settings(seed=seed) for seed in range(count)])
     images, label, weight = batch(count)
     for _ in range(2):

@@ -11,7 +11,7 @@ from torch import nn
 
 from aol.cli import main
 from aol.lab import nets
-from aol.lab.nets.external import head_name
+from aol.lab.nets.layers import head_name
 from aol.lab.settings import Settings, WrongSettingsError
 
 PROGRAM = """

@@ -147,7 +147,7 @@ def test_groups_of_runs_that_are_not_asked_for_are_left_unless_they_are_complete
 def test_large_networks_that_cannot_be_stacked_are_trained_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aol.lab.nets.obstacle", lambda net: "its layers are of another kind", raising=False)
+    monkeypatch.setattr("aol.lab.train.group_training.obstacle", lambda net: "its layers are of another kind")
     heard = Heard()
     train(runs_of([0, 1]), Store(tmp_path), opened, OPTIONS, heard)
     assert heard.groups == [(0,), (1,)]

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aol import _distributed
-from aol.lab import nets
-from aol.lab.nets import fused
-from aol.lab.nets.external import head_name
+from aol.lab.nets import fused, registry
+from aol.lab.nets.layers import Network, head_name
+from aol.lab.nets.stacked import Stacked, obstacle
 from aol.lab.settings import Settings
 from aol.losses import focal_loss, sigmoid_bias, softmax_loss, weighted_mean, with_offset
 
@@ -28,9 +28,9 @@ Mixed: TypeAlias = tuple[Tensor, Tensor]
 
 
 class SingleRun(nn.Module):
-    """One network with the interface of `nets.Stacked`: images `[1, B, ...]` or `[B, ...]` to logits `[1, B, K]`."""
+    """One network with the interface of `Stacked`: images `[1, B, ...]` or `[B, ...]` to logits `[1, B, K]`."""
 
-    def __init__(self, network: nets.Network) -> None:
+    def __init__(self, network: Network) -> None:
         super().__init__()
         self.network = network
 
@@ -49,7 +49,7 @@ class SingleRun(nn.Module):
         return {name: value.detach().clone() for name, value in self.network.state_dict().items()}
 
 
-Joint: TypeAlias = nets.Stacked | SingleRun
+Joint: TypeAlias = Stacked | SingleRun
 
 
 def build(runs: Sequence[Settings], *, num_classes: int, shape: Shape, alone: bool) -> Joint:
@@ -64,14 +64,14 @@ def build(runs: Sequence[Settings], *, num_classes: int, shape: Shape, alone: bo
             bias = net.get_submodule(head_name(net)).get_parameter("bias")
             nn.init.constant_(bias, sigmoid_bias(num_classes))
         made.append(net)
-    return SingleRun(made[0]) if len(made) == 1 and (alone or nets.obstacle(made[0])) else nets.Stacked(made)
+    return SingleRun(made[0]) if len(made) == 1 and (alone or obstacle(made[0])) else Stacked(made)
 
 
-def make_network(run: Settings, num_classes: int, shape: Shape) -> nets.Network:
+def make_network(run: Settings, num_classes: int, shape: Shape) -> Network:
     """Return the network of a run for images of a shape (channels, height, width), initialised from its seed."""
     channels, size, _ = shape
     name = network_name(run.net, shape)
-    return nets.make(name, num_classes=num_classes, in_channels=channels, image_size=size, seed=run.seed)
+    return registry.make(name, num_classes=num_classes, in_channels=channels, image_size=size, seed=run.seed)
 
 
 def network_name(name: str, shape: Shape) -> str:
@@ -141,7 +141,7 @@ class Learner:
     def _quickest(self, net: Joint) -> nn.Module:
         """Return the fastest module for these networks here: our kernels where they apply, else the network itself."""
         wanted = self.settings.precision == "bf16"
-        if isinstance(net, nets.Stacked) and wanted and fused.obstacle(net, self._shape[1:]) is None:
+        if isinstance(net, Stacked) and wanted and fused.obstacle(net, self._shape[1:]) is None:
             quick = fused.FusedStack(net)
             reason = quick.failure(self._shape)
             if reason is None:

@@ -6,15 +6,13 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import nn
 
 from aol._need import need
-
-if TYPE_CHECKING:
-    from aol.lab.nets.layers import Network
+from aol.lab.nets.layers import Network, head_name
 
 Build = Callable[[int, int, int], nn.Module]
 
@@ -47,17 +45,7 @@ def build_external(name: str, classes: int, channels: int, size: int) -> Network
     head = head_name(net)
     if not head or net.get_submodule(head).out_features != classes:
         raise ValueError(f"{name} must end in a torch.nn.Linear with a bias, called head or made after all others")
-    return cast("Network", net)
-
-
-def head_name(net: nn.Module) -> str:
-    """Return the name of the last linear layer with a bias: `head`, or what it is called; empty where there is none.
-
-    >>> head_name(nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
-    '3'
-    """
-    linear = [name for name, part in net.named_modules() if isinstance(part, nn.Linear) and part.bias is not None]
-    return "head" if "head" in linear else linear[-1] if linear else ""
+    return cast(Network, net)
 
 
 def _summary(error: Exception) -> str:

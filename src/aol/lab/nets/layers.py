@@ -24,6 +24,16 @@ class Network(nn.Module):
     head: nn.Linear
 
 
+def head_name(net: nn.Module) -> str:
+    """Return the name of the last linear layer with a bias: `head`, or what it is called; empty where there is none.
+
+    >>> head_name(nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
+    '3'
+    """
+    linear = [name for name, part in net.named_modules() if isinstance(part, nn.Linear) and part.bias is not None]
+    return "head" if "head" in linear else linear[-1] if linear else ""
+
+
 class Head(nn.Linear):
     """A linear layer in the precision of its weights, also under autocast; for logits.
 

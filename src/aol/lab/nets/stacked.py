@@ -12,8 +12,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from aol.lab.nets.external import head_name
-from aol.lab.nets.layers import entry_of, is_channelwise, split_runs
+from aol.lab.nets.layers import entry_of, head_name, is_channelwise, split_runs
 from aol.lab.nets.stacked_layers import JOINS, StackedConv2d, StackedLinear, can_join
 
 

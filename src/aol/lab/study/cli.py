@@ -148,7 +148,7 @@ def _list(args: argparse.Namespace) -> None:
 )
 def _run(args: argparse.Namespace) -> int:
     """Train the missing runs of a study."""
-    from aol.lab.train.from_loop import OVER_TIME
+    from aol.lab.train.folder import OVER_TIME
     from aol.records.store import Store, write_request
 
     study, store = chosen(args), Store(absolute(args.out) or "")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from aol.records.record import DamagedRunError, Json, Run
 from aol.records.store import REQUEST, Store, requested_ids, write_request
 
 CHECKPOINT_FORMAT = 7
+OVER_TIME = ("age", "test_accuracy", "train_accuracy")  # readings by class that studies keep of every epoch
 _DIGEST = hashlib.sha256().digest_size
 
 # Requests: `request.json`, which `aol resume` reads
@@ -61,17 +61,9 @@ def prepare(
         raise WrongSettingsError(f"{out} holds other runs: repeat their settings, or choose another --out.")
     write_request(out, {**request, "ids": list(ids), "runs": [dict(run.as_dict()) for run in runs]})
     if latest is not None and (latest.is_symlink() or not latest.exists()):  # not a folder of somebody's own
-        _link(latest, out.name)
-
-
-def _link(link: Path, target: str) -> None:
-    """Point a symbolic link at a folder beside it, atomically; where links cannot be made, do nothing."""
-    temporary = link.with_name(f".latest-{os.getpid()}")
-    try:
-        temporary.symlink_to(target, target_is_directory=True)
-        temporary.replace(link)
-    except OSError:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # where links cannot be made
+            latest.unlink(missing_ok=True)
+            latest.symlink_to(out.name, target_is_directory=True)
 
 
 def requested_runs(request: dict[str, Json]) -> list[Settings]:
