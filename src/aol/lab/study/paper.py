@@ -43,11 +43,7 @@ def rows(table: str) -> tuple[Row, ...]:
 
 
 def cells_of(table: str) -> int:
-    """Return the number of cells of a table.
-
-    >>> cells_of("offline"), cells_of("online_period10_seeds")
-    (64, 6)
-    """
+    """Return the number of cells of a table."""
     return len({tuple(row.get(name) for name in _OF_A_CELL) for row in rows(table) if row.get("method") != "cb"})
 
 

@@ -312,11 +312,7 @@ def _best(
 
 
 def setting_text(variant: Mapping[str, Value]) -> str:
-    """Return a setting of a grid in a few characters.
-
-    >>> setting_text({"rho": 0.5, "level": "class"})
-    'ρ=0.5 class'
-    """
+    """Return a setting of a grid in a few characters."""
     words = []
     for name, value in variant.items():
         plain = isinstance(value, str) and name in ("level", "mechanism", "loss", "weighting")

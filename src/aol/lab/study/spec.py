@@ -202,11 +202,7 @@ def cell_name(cell: Mapping[str, Value]) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """Return a number of things in words.
-
-    >>> plural(1, "run"), plural(3, "run")
-    ('1 run', '3 runs')
-    """
+    """Return a number of things in words."""
     return f"{number} {noun}" + ("s" if number != 1 else "")
 
 
@@ -254,11 +250,7 @@ def _differ(values: Sequence[object]) -> bool:
 
 
 def builtin_names() -> list[str]:
-    """Return the names of the built-in studies.
-
-    >>> builtin_names()[:3]
-    ['arrival', 'correlations', 'hidden-minorities']
-    """
+    """Return the names of the built-in studies."""
     folder = resources.files("aol.lab.study") / "builtin"
     return sorted(path.name.removesuffix(".toml") for path in folder.iterdir() if path.name.endswith(".toml"))
 

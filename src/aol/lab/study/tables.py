@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -28,11 +28,13 @@ TEMPLATES = Environment(
     loader=PackageLoader("aol.lab.study"), trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
 )
 
+Records: TypeAlias = list[dict[str, Any]]
+
 # Numbers
 
 
-def gains_frame(results: StudyResults) -> pd.DataFrame:
-    """Return a row for each cell and method: counts, percent and points, NaN for what is not known."""
+def _gains(results: StudyResults) -> Records:
+    """Return a row for each cell and method: counts, percent and points, None for what is not known."""
     cells, rows = results.study.cells_list(), []
     for row in rows_of(results.gains):
         numbers = {"accuracy": row.mean, "spread": row.spread, **_interval(row.gain), "best_of_k": row.best}
@@ -44,26 +46,26 @@ def gains_frame(results: StudyResults) -> pd.DataFrame:
             | {"seeds": "; ".join(map(str, row.seeds)), "n": len(row.seeds), "planned": row.planned}
             | {"runs": row.runs, "runs_planned": row.runs_planned, "failed": row.failed}
             | {name: _hundred(value) for name, value in numbers.items()}
-            | {"k": row.k, "p": row.gain.p if row.gain and row.gain.seeds > 1 else None, "p_corrected": row.p}
+            | {"k": _known(row.k), "p": row.gain.p if row.gain and row.gain.seeds > 1 else None}
+            | {"p_corrected": _known(row.p)}
         )
-    return pd.DataFrame(rows)
+    return rows
 
 
-def verdicts_frame(claims: Iterable[Claim]) -> pd.DataFrame:
+def _verdicts(claims: Iterable[Claim]) -> Records:
     """Return a row for each claim: its verdict, gain and interval in points, corrected p, seeds and cells."""
-    rows = [
+    return [
         {"method": c.method, "over": c.over, "verdict": c.word, "p": c.p, "size": c.size, "p_size": c.p_size}
         | {"n": len(c.seeds), "cells": len(c.cells), "cells_planned": c.cells_planned}
         | {name: _hundred(v) for name, v in {**_interval(c.gain), "paper_gain": c.paper_gain}.items()}
         for c in claims
     ]
-    return pd.DataFrame(rows)
 
 
-def correlations_frame(results: StudyResults) -> pd.DataFrame:
+def _correlations(results: StudyResults) -> Records:
     """Return a row for each correlation."""
     rows = [{"study": results.study.name, **cell, **vars(r)} for cell, own in results.correlations for r in own]
-    return pd.DataFrame(rows).rename(columns={"paper": "paper_r"})
+    return [{"paper_r" if name == "paper" else name: value for name, value in row.items()} for row in rows]
 
 
 def _interval(gain: Gain | None) -> dict[str, float | None]:
@@ -71,8 +73,12 @@ def _interval(gain: Gain | None) -> dict[str, float | None]:
     return {"gain": gain.mean if gain else None, "low": low, "high": high}
 
 
+def _known(value: float | None) -> float | None:
+    return None if value is None or value != value else value
+
+
 def _hundred(value: float | None) -> float | None:
-    return None if value is None or value != value else round(100.0 * value, 8)
+    return None if _known(value) is None else round(100.0 * value, 8)  # type: ignore[operator]
 
 
 # Text
@@ -84,11 +90,7 @@ def correlation_verdict(results: StudyResults) -> str:
 
 
 def points(value: float) -> str:
-    """Return a difference of accuracies in points, with its sign.
-
-    >>> points(0.0123), points(-0.00001)
-    ('+1.23', '0.00')
-    """
+    """Return a difference of accuracies in points, with its sign."""
     text = f"{100.0 * value:+.2f}"
     return text.replace("-", "−") if float(text) != 0.0 else "0.00"
 
@@ -102,11 +104,7 @@ def gain_text(gain: Gain | None, between: str = ", ") -> str:
 
 
 def p_text(p: float | None) -> str:
-    """Return a p-value with three significant digits; a dash for none.
-
-    >>> p_text(0.0496), p_text(0.00004)
-    ('0.0496', '<0.001')
-    """
+    """Return a p-value with three significant digits; a dash for none."""
     return NONE if p is None or p != p else "<0.001" if p < 0.001 else f"{p:.3g}"
 
 
@@ -121,11 +119,7 @@ def signed(value: float | None) -> str:
 
 
 def signal_name(signal: str) -> str:
-    """Return the name of a signal in a table.
-
-    >>> signal_name("loss_train")
-    'loss, training'
-    """
+    """Return the name of a signal in a table."""
     return signal.replace("_", ", ").replace("train", "training")
 
 
@@ -231,7 +225,7 @@ def _correlation_rows(results: StudyResults) -> Rows:
 def render(results: StudyResults, kind: str) -> str:
     """Return the results in one of the `FORMATS`."""
     if kind == "csv":
-        frame = correlations_frame(results) if results.correlations else gains_frame(results)
+        frame = pd.DataFrame(_correlations(results) or _gains(results))
         return str(frame.to_csv(index=False, lineterminator="\n"))
     if kind == "json":
         return json.dumps(as_dict(results), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
@@ -242,11 +236,6 @@ def render(results: StudyResults, kind: str) -> str:
 
 def as_dict(results: StudyResults) -> dict[str, object]:
     """Return the results as one object for JSON: numbers only, None for what is not known."""
-
-    def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-        plain = frame.astype(object).where(frame.notna(), None)
-        return [dict(zip(plain.columns, row, strict=True)) for row in plain.to_numpy().tolist()]
-
     word = {"method": results.study.baseline, "verdict": correlation_verdict(results)}
     return {
         "study": results.study.name,
@@ -255,10 +244,10 @@ def as_dict(results: StudyResults) -> dict[str, object]:
         "runs": len(results.runs),
         "runs_planned": results.values["run"].nunique(),
         "damaged": [{"run": name, "reason": reason} for name, reason in results.damaged],
-        "verdicts": [word] if results.correlations else rows(verdicts_frame(results.verdicts)),
-        "rivals": rows(verdicts_frame(own for own in results.rivals if own.gain)),
-        "gains": rows(gains_frame(results)),
-        "correlations": rows(correlations_frame(results)),
+        "verdicts": [word] if results.correlations else _verdicts(results.verdicts),
+        "rivals": _verdicts(own for own in results.rivals if own.gain),
+        "gains": _gains(results),
+        "correlations": _correlations(results),
     }
 
 
@@ -305,11 +294,7 @@ def plain(frame: pd.DataFrame) -> str:
 
 
 def anchor(text: str) -> str:
-    """Return the anchor of a study on the page, as that of a heading on GitHub.
-
-    >>> anchor("My study|2")
-    'my-study2'
-    """
+    """Return the anchor of a study on the page, as that of a heading on GitHub."""
     return re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
 
 

@@ -102,10 +102,6 @@ def judge(claims: Sequence[Claim]) -> list[Claim]:
 
 
 def statement(difference: float, p: float, words: tuple[str, str, str]) -> str:
-    """Return the first word for a difference above 0, the second for one below, the third where p is 5 % or more.
-
-    >>> statement(0.02, 0.049, (GAIN, LOSS, NOT_SHOWN)), statement(0.02, 0.05, (GAIN, LOSS, NOT_SHOWN))
-    ('gain', 'no gain shown')
-    """
+    """Return the first word for a difference above 0, the second for one below, the third where p is 5 % or more."""
     above, below, neither = words
     return neither if p >= ALPHA else above if difference > 0 else below
