@@ -371,6 +371,19 @@ def test_advice_leads_to_the_classes_it_is_about(page: Page) -> None:
     expect(page.locator("#pick-class")).to_have_value("")
 
 
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
+def test_the_heading_that_advice_leads_to_is_not_behind_the_bar(
+    open_page: Open, page_file: Path, size: tuple[int, int]
+) -> None:
+    page = open_page(page_file, viewport={"width": size[0], "height": size[1]}, reduced_motion="reduce")
+    page.locator("#advice-list .chip").first.click()
+    settle(page)
+    bar, heading = page.locator("nav.bar").bounding_box(), page.locator("h2:focus").bounding_box()
+    assert bar is not None
+    assert heading is not None
+    assert heading["y"] >= bar["y"] + bar["height"]
+
+
 def test_settings_and_the_command_to_repeat_it(open_page: Open, page_file: Path, runs: list[RunData]) -> None:
     page = open_page(page_file, permissions=["clipboard-read", "clipboard-write"])
     assert page.locator(".command code").inner_text() == runs[0].run.command
