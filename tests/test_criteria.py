@@ -245,16 +245,20 @@ def test_an_overflow_that_a_gradient_scaler_skips_leaves_no_nan(make) -> None:
     assert criterion(logits, target).isfinite()
 
 
-@every_loss
+@pytest.mark.parametrize(
+    "make", [*LOSSES.values(), lambda: aol.AgeWeightedLoss(ages=watched("sample"))], ids=[*LOSSES, "samples of a watch"]
+)
 def test_one_graph_serves_fifty_calls(make) -> None:
     torch._dynamo.reset()
-    compiled, eager = trained(make), trained(make)
+    compiled, eager = make(), make()
     # This backend divides forward and backward passes as the default one does, without a C++ compiler.
     step = torch.compile(lambda *given: compiled(*given), fullgraph=True, backend="aot_eager_decomp_partition")
     with torch._dynamo.config.patch(error_on_recompile=True):
         for seed in range(50):
             logits, target = batch(seed)
-            losses = step(logits, target), eager(logits, target)
+            index = torch.randint(24, target.shape, generator=torch.Generator().manual_seed(seed))
+            given = (logits, target, index)[: 3 if isinstance(eager, aol.AgeWeightedLoss) else 2]
+            losses = step(*given), eager(*given)
             torch.testing.assert_close(*losses)
             torch.testing.assert_close(*(torch.autograd.grad(loss, logits) for loss in losses))
             if (ages := getattr(compiled, "ages", None)) is not None and seed % 20 == 3:
@@ -276,20 +280,6 @@ def test_the_state_follows_the_logits_to_their_device_and_no_value_is_read(make,
     for _ in range(3):
         loss = criterion(logits, target)
     assert {loss.device.type, *(value.device.type for value in criterion.buffers())} == {"meta"}
-
-
-def test_one_graph_serves_samples_of_a_watch() -> None:
-    torch._dynamo.reset()
-    criterion = aol.AgeWeightedLoss(ages=watched("sample"))
-    step = torch.compile(lambda *given: criterion(*given), fullgraph=True, backend="aot_eager")
-    with torch._dynamo.config.patch(error_on_recompile=True):
-        for seed in range(50):
-            logits, target = batch(seed)
-            index = torch.randint(24, target.shape, generator=torch.Generator().manual_seed(seed))
-            torch.testing.assert_close(step(logits, target, index), criterion(logits, target, index))
-            if seed % 20 == 3:
-                criterion.ages.observe(range(24), torch.arange(24) % 5 > 0)
-                criterion.ages.advance()
 
 
 @pytest.mark.parametrize(("name", "numbers"), [("counts", C), ("memory", C), ("margins", 3 * C), ("ages", 2 * C)])

@@ -26,8 +26,8 @@ _FLOOR = 0.02  # so that classes without errors have a logarithm
 class Margins(State):
     r"""Offsets of the logits that make every class as much missed as wrongly named, found while training.
 
-    Call `observe` with the probabilities of samples (from unadjusted logits), any number of times, then `advance` after
-    every few steps or, in a long training, once per epoch. Train on `adjust(logits)`; predict with the logits alone.
+    Call `observe` with the probabilities of samples (from unadjusted logits), then `advance` after every few steps or,
+    in a long training, once per epoch. Train on `adjust(logits)`; predict with the logits alone.
 
     .. math::
         m_c = \operatorname*{mean}_{y_i = c} (1 - p_{ic}), \qquad
@@ -63,8 +63,6 @@ class Margins(State):
     ...     margins.advance()
     >>> margins.offsets
     tensor([ 0.2630, -0.2630])
-    >>> margins.adjust(torch.tensor([[1.0, 1.0]]))
-    tensor([[1.2630, 0.7370]])
     """
 
     _pending = ("_count", "_sums", "_observed")
