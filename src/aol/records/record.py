@@ -197,13 +197,15 @@ def decode(content: bytes) -> Run:
     shape = (len(given["epochs"]), len(given["classes"]))
     size = 4 * shape[0] * shape[1] * len(given["over_time"])
     _require(size <= max(_ROOM, 16 * len(content)), "its readings by epoch and class would be far larger than its file")
-    for kind, of in (("curves", shape[0]), ("by_class", shape[1]), ("over_time", shape)):
+    given["curves"], given["by_class"] = _floats(given["curves"], shape[0]), _floats(given["by_class"], shape[1])
+    for name, text in given["over_time"].items():
+        try:
+            given["over_time"][name] = expand(text, shape)
+        except ValueError as error:
+            raise DamagedRunError(f"over_time, {name}: {error}") from error
+    for kind in ("curves", "by_class", "over_time"):
         for name, values in given[kind].items():
-            try:
-                given[kind][name] = _floats(values, of) if isinstance(of, int) else expand(values, of)
-            except (ValueError, OverflowError) as error:
-                raise DamagedRunError(f"{kind}, {name}: {error}") from error
-            _require(not (why := impossible(name, given[kind][name])), f"{kind}, {name}: {why}")
+            _require(not (why := impossible(name, values)), f"{kind}, {name}: {why}")
     given["settings"] = {printable(name): value for name, value in given["settings"].items()}
     given["epochs"] = np.asarray(given["epochs"], dtype=np.int64)
     return Run(**given | {"method": printable(given["method"]), "classes": list(map(printable, given["classes"]))})
@@ -253,14 +255,18 @@ def _check(given: dict[str, Any]) -> None:
     _require(counted, "counts must be whole numbers of 0 or more, one a class")
 
 
-def _floats(values: list[Any], size: int) -> Floats:
-    """Return numbers of JSON as an array, None as NaN."""
-    if len(values) != size or not set(map(type, values)) <= {int, float, _NONE}:
-        raise ValueError(f"must be {size} numbers")
-    numbers = np.array(values, dtype=np.float64)
-    if bool((np.abs(numbers) > _LARGEST_NUMBER).any()):
-        raise ValueError(f"must be numbers up to {_LARGEST_NUMBER}")
-    return numbers
+def _floats(lists: dict[str, list[Any]], size: int) -> dict[str, Floats]:
+    """Return lists of numbers as arrays, None as NaN."""
+    for name, values in lists.items():
+        _require(
+            len(values) == size and set(map(type, values)) <= {int, float, _NONE}, f"{name} must be {size} numbers"
+        )
+    try:
+        table = np.array(list(lists.values()), dtype=np.float64).reshape(len(lists), size)
+    except OverflowError as error:
+        raise DamagedRunError(f"it has a number above {_LARGEST_NUMBER}") from error
+    _require(not (np.abs(table) > _LARGEST_NUMBER).any(), f"it has a number above {_LARGEST_NUMBER}")
+    return dict(zip(lists, table, strict=True))
 
 
 def impossible(name: str, values: Floats | Matrix) -> str:

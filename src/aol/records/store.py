@@ -131,18 +131,17 @@ def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
     Each path is the folder of a run, the `--out` of a command, the folder of a study or of a `Recorder`, or a folder
     of those. A run that is packed has a folder by name only, from which `read_run` reads it.
     """
-    folders = [folder for path in paths for folder in _runs_in(Path(path))]
-    return list(dict.fromkeys(folder.resolve() for folder in folders))
+    return list(dict.fromkeys(folder for path in paths for folder in _runs_in(Path(path))))
 
 
 def _runs_in(path: Path) -> list[Path]:
     if path.is_dir():
-        folders = list(_search(path, _DEPTH))
+        folders = list(_search(path.resolve(), _DEPTH))
         if not folders and not (path / REQUEST).is_file():
             raise NoRunsError(f"{path}: there are no runs in it.")
         return folders
     if path.name in packed_runs(path.parent.parent / PACKED):
-        return [path]
+        return [path.resolve()]
     raise NoRunsError(f"{path} is a file, not the folder of a run." if path.exists() else f"{path}: no such folder.")
 
 
