@@ -104,21 +104,6 @@ def test_head_and_tail_of_a_stream_are_by_what_it_has_shown(tmp_path: Path) -> N
     assert row.test_worst_class_last == 0.0
 
 
-def test_a_loop_that_was_killed_after_its_last_epoch_is_finished_when_it_is_closed(tmp_path: Path) -> None:
-    ages = aol.ClassAges(2)
-    killed = aol.Recorder(tmp_path / "run", ages)
-    ages.observe([0, 1, 1], [True, False, True])
-    ages.advance()
-    killed.advance()
-    state = ages.state_dict()
-    killed.close(finished=False)
-    ages = aol.ClassAges(2)
-    recorder = aol.Recorder(tmp_path / "run", ages, resume=True)
-    ages.load_state_dict(state)  # its classes are known from now on
-    recorder.close()
-    assert read_run(tmp_path / "run").finished
-
-
 def test_a_record_tells_what_the_run_is_in_progress_and_finished(tmp_path: Path) -> None:
     ages = aol.SampleAges(LABELS, num_classes=4)
     recorder = aol.Recorder(
@@ -192,7 +177,7 @@ def test_records_are_not_overwritten_and_a_folder_has_one_recorder(tmp_path: Pat
     with pytest.raises(RuntimeError, match="in use by another"):
         aol.Recorder(tmp_path, ages, resume=True)
     recorder.close()
-    with pytest.raises(ValueError, match="give resume=True to continue"):
+    with pytest.raises(ValueError, match="give resume=True to go on"):
         aol.Recorder(tmp_path, ages)
     aol.Recorder(tmp_path, ages, resume=True).close()  # whoever was refused let go of the folder
     with pytest.raises(DamagedRunError, match="a record of other classes"):
@@ -231,30 +216,21 @@ def test_a_folder_that_is_moved_ends_the_record_in_one_sentence(tmp_path: Path) 
     assert [folder.name for folder in tmp_path.iterdir()] == ["moved"]
 
 
-def test_a_recorder_that_was_closed_writes_no_more(tmp_path: Path) -> None:
+def test_advance_comes_once_after_that_of_the_ages_and_never_after_close(tmp_path: Path) -> None:
     ages = aol.SampleAges(LABELS, num_classes=4)
     recorder = aol.Recorder(tmp_path, ages, command="make train")
-    epoch_of(ages, recorder, 0)
-    recorder.close()
-    recorder.close()
-    ages.advance()
-    with pytest.raises(ValueError, match="that was closed"):
-        recorder.advance()
-    run = read_run(tmp_path)
-    assert run.finished
-    assert run.command == "make train"
-
-
-def test_advance_comes_after_the_ages_own(tmp_path: Path) -> None:
-    ages = aol.SampleAges(LABELS, num_classes=4)
-    recorder = aol.Recorder(tmp_path, ages)
     with pytest.raises(ValueError, match=r"comes after ages.advance\(\)"):
         recorder.advance()
-    epoch_of(ages, recorder, 0)
-    with pytest.raises(ValueError, match="no epoch has passed"):
-        recorder.advance()
-    epoch_of(ages, recorder, 1)
-    assert read_run(tmp_path).epochs.tolist() == [1, 2]
+    for epoch in range(2):
+        epoch_of(ages, recorder, epoch)
+        with pytest.raises(ValueError, match="no epoch has passed"):
+            recorder.advance()
+    recorder.close()
+    recorder.close()
+    with pytest.raises(ValueError, match="that was closed"):
+        epoch_of(ages, recorder, 2)
+    run = read_run(tmp_path)
+    assert (run.epochs.tolist(), run.finished, run.command) == ([1, 2], True, "make train")
 
 
 STREAM = aol.ClassAges(4)
@@ -264,7 +240,10 @@ WRONG: dict[str, tuple[dict[str, object], type, str]] = {
     "classes": ({"classes": ["a", "b"]}, ValueError, "classes must be 4 names"),
     "seed": ({"seed": -1}, ValueError, "seed must be a whole number of 0 or more"),
     "epochs": ({"epochs": 0}, ValueError, "epochs must be a whole number of 1 or more"),
-    "settings": ({"settings": {"a": [1]}}, TypeError, "settings must be text and finite numbers by name"),
+    "text": ({"settings": "x"}, TypeError, "settings must be text and finite numbers by name"),
+    "a list": ({"settings": {"a": [1]}}, TypeError, "settings must be text and finite numbers by name"),
+    "a number as name": ({"settings": {3: 1}}, TypeError, "settings must be text and finite numbers by name"),
+    "many settings": ({"settings": dict.fromkeys(map(str, range(1001)), 0)}, ValueError, "settings must be at most"),
     "an id": ({"settings": {"id": "x"}}, ValueError, "A setting cannot be called 'id': the table of runs has a column"),
     "a metric": ({"settings": {"test_last": 1}}, ValueError, "cannot be called 'test_last'"),
     "too few images": ({"images": torch.zeros(3, 8, 8)}, ValueError, "images must be 30, one a sample, not 3"),

@@ -62,9 +62,3 @@ def test_names_of_settings_and_classes_that_are_no_utf8_are_shown(tmp_path: Path
         recorder.advance()
     for words in (["show"], ["show", "--json"], ["show", "--format", "csv"], ["report"]):
         assert main([*words, str(tmp_path / "run")]) == 0
-
-
-@pytest.mark.parametrize("settings", ["x", ["x"], {"a": [1]}, {3: 1}, dict.fromkeys(map(str, range(1001)), 0)])
-def test_settings_that_are_no_values_by_name_are_refused(settings: object, tmp_path: Path) -> None:
-    with pytest.raises((TypeError, ValueError), match="settings must be"):
-        aol.Recorder(tmp_path, aol.SampleAges([0, 1]), settings=settings)

@@ -160,6 +160,10 @@ def test_a_damaged_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "s").write_bytes(b"half")
     with pytest.raises(DamagedRunError, match="not a whole file of samples"):
         read_samples(tmp_path / "s", "r")
+    for name in ("label", "right"):
+        write_samples(tmp_path / "s", {name: torch.tensor(1)}, run="r", absent="keep")
+        with pytest.raises(DamagedRunError, match="not a file of samples of this version"):
+            read_samples(tmp_path / "s", "r")
 
 
 def test_names_are_read_as_they_were_written(tmp_path: Path) -> None:

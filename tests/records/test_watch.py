@@ -258,33 +258,34 @@ def test_augmentation_gets_a_warning_and_a_plain_set_none(tmp_path: Path) -> Non
         Watch(tmp_path / "plain", DATA).close()
 
 
-def test_other_data_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="map-style"):
-        Watch(tmp_path, iter(DATA))
-    with pytest.raises(ValueError, match="22"):
-        Watch(tmp_path, DATA, ages=aol.SampleAges(Y[:22]))
+REFUSED = {
+    "no map-style set": (iter(DATA), {}, TypeError, "map-style"),
+    "labels of another size": (DATA, {"ages": aol.SampleAges(Y[:22])}, ValueError, "22"),
+    "no label": ([{"x": 1.0}] * 3, {}, ValueError, "label"),
+    "no ages": (DATA, {"ages": "ages.pt"}, TypeError, "ages must be SampleAges"),
+    "nothing": ([], {}, ValueError, "labels"),
+    "x alone": ([X[0]] * 3, {}, TypeError, "A row must be"),
+    "a tuple of one": ([(X[0],)] * 3, {}, TypeError, "A row must be"),
+    "text": (["text"] * 3, {}, TypeError, "A row must be"),
+    **{
+        f"{label!r} as label": ([(X[0], label)] * 3, {}, TypeError, "labels must be whole numbers")
+        for label in ("cat", None, 1.0, 0.5)
+    },
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_other_data_are_refused_with_a_sentence_before_training(what: str, tmp_path: Path) -> None:
+    data, given, kind, message = REFUSED[what]
+    with pytest.raises(kind, match=message):
+        Watch(tmp_path, data, **given)
+
+
+def test_other_labels_and_rows_without_are_refused_in_a_pass(tmp_path: Path) -> None:
     with Watch(tmp_path, DATA, ages=aol.SampleAges(Y.flip(0))) as watch, pytest.raises(ValueError, match="order"):
         watch.epoch(model())
-    with pytest.raises(ValueError, match="label"):
-        Watch(tmp_path, [{"x": 1.0}] * 3)
-    with pytest.raises(TypeError, match="ages must be SampleAges"):
-        Watch(tmp_path, DATA, ages="ages.pt")
-    with pytest.raises(ValueError, match="labels"):
-        Watch(tmp_path, [])
-
-
-@pytest.mark.parametrize("row", [X[0], (X[0],), "text"], ids=["no label", "a tuple of one", "text"])
-def test_rows_without_a_label_are_refused_with_a_sentence(row: object, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="A row must be"):
-        Watch(tmp_path, [row] * 3)
     with Watch(tmp_path, DATA, TensorDataset(X)) as watch, pytest.raises(TypeError, match="A row must be"):
         watch.epoch(model())
-
-
-@pytest.mark.parametrize("label", ["cat", None, 1.0, 0.5])
-def test_labels_that_are_no_whole_numbers_are_refused_before_training(label: object, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="labels must be whole numbers"):
-        Watch(tmp_path, [(X[0], label)] * 3)
 
 
 def test_what_is_no_model_or_no_logits_is_refused_and_the_epoch_can_be_given_again(tmp_path: Path) -> None:
@@ -325,10 +326,7 @@ def test_resume_refuses_damaged_and_missing_ages_and_loses_nothing(how: str, tmp
 
 def test_labels_come_from_the_set_itself_where_it_has_them() -> None:
     class Pictures(Dataset):
-        targets = (2, 0, 1)
-
-        def __len__(self) -> int:
-            return 3
+        targets = (2, 0, 1)  # and no images
 
     assert labels_of(Pictures()).tolist() == [2, 0, 1]
 

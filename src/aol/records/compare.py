@@ -127,13 +127,7 @@ class Methods:
         return many if len(self.tried) > 1 else ""
 
     def gain_text(self, row: MethodRow) -> str:
-        """Return what a method gained or lost, in points with its interval.
-
-        >>> from aol.stats import paired_gain
-        >>> row = MethodRow("", "cb", "none", 3, 0.8, 0.01, paired_gain([0.05, 0.06, 0.07]), {})
-        >>> Methods([row]).gain_text(row)
-        'cb gained +6.0 points of accuracy (+3.5 to +8.5, 3 seeds) over none'
-        """
+        """Return, say, "cb gained +6.0 points of accuracy (+3.5 to +8.5, 3 seeds) over none"."""
         if row.gain is None:
             return row.name
         gain, points = row.gain, 100 * row.gain.mean

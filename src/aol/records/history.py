@@ -21,11 +21,7 @@ Ints = npt.NDArray[np.int32]
 
 
 def pack(value: Truths) -> Bytes:
-    """Return `bool [..., N]` as `uint8 [..., ceil(N / 8)]`.
-
-    >>> pack(np.array([True, False, True]))
-    array([5], dtype=uint8)
-    """
+    """Return `bool [..., N]` as `uint8 [..., ceil(N / 8)]`."""
     return np.packbits(value, axis=-1, bitorder="little")
 
 
@@ -94,8 +90,7 @@ def _unpack(row: Bytes, size: int) -> Truths:
 # prediction, and of the best class other than the label.
 ANSWER = ("prediction", "confidence", "top", "other")
 _MEANS = ("mean_confidence", "mean_other")
-# The class that more than half of the wrong answers named, if there is one, and its lead: Boyer and Moore's vote, which
-# needs no count for each class.
+# The class that more than half of the wrong answers named, if there is one, and its lead: Boyer and Moore's vote.
 VOTES = ("suggested", "lead")
 MARGIN = ("mean_margin", "margin_weight")
 MEASURED = (*ANSWER, *_MEANS, *MARGIN, "times", *VOTES)
@@ -173,10 +168,8 @@ class SampleHistory:
         self._now = torch.zeros_like(self._now)
 
     def _weigh(self, known: Tensor, right: Tensor) -> None:
-        r"""Add the margins (other - confidence) / (other + confidence), weighted by accuracy^4 (1 - accuracy).
-
-        So counts most what a network says that has learnt the classes, and not yet the wrong labels by heart.
-        """
+        """Add the margins (other - confidence) / (other + confidence), weighted by accuracy^4 (1 - accuracy)."""
+        # So counts most what a network says that has learnt the classes, and not yet the wrong labels by heart.
         mean, total = (self._values[name] for name in MARGIN)
         label, other = self._values["confidence"], self._values["other"]
         accuracy = (known & right).sum(1, keepdim=True) / known.sum(1, keepdim=True).clamp(min=1)

@@ -61,20 +61,12 @@ RUN_COLUMNS = (
 
 
 def measure_text(figure: str) -> str:
-    """Return the measure of a figure in a word or two, as the head of a column.
-
-    >>> measure_text("tail_mean"), measure_text("macro_f1_last")
-    ('accuracy', 'macro-F1')
-    """
+    """Return the measure of a figure in a word or two, as the head of a column."""
     return (FIGURES[figure][0] or "accuracy").replace("macro_f1", "macro-F1").replace("_", " ")
 
 
 def figure_text(figure: str) -> str:
-    """Return what a figure is.
-
-    >>> figure_text("worst_class_tail_mean")
-    'test accuracy of the worst class, mean over the last 5 % of epochs'
-    """
+    """Return what a figure is, such as "test accuracy of the worst class, mean over the last 5 % of epochs"."""
     measure, part = FIGURES[figure]
     return f"{ALL_MEASURES[measure] if measure else 'test accuracy'}, {METRICS[part]}"
 
@@ -108,11 +100,7 @@ def accuracy_metrics(values: Floats, *, stream: bool) -> dict[str, Floats]:
 
 
 def at_the_end(values: Floats | Matrix, *, stream: bool) -> Floats:
-    """Return the mean over the last 5 % of epochs, on a stream over its second half, of `[E, ...]`; NaNs left out.
-
-    >>> float(at_the_end(np.arange(40.0), stream=False))
-    38.5
-    """
+    """Return the mean over the last 5 % of epochs, on a stream over its second half, of `[E, ...]`; NaNs left out."""
     count = len(values) - len(values) // 2 if stream else _tail(len(values))
     return nan_mean(values[len(values) - count :])
 

@@ -78,11 +78,7 @@ def read_previews(folder: Path, file: str = FILE) -> Previews:
 
 
 def worth_seeing(label: Tensor, ema: Tensor, suspicion: Tensor) -> list[int]:
-    """Return the samples that are worth showing: the oldest, the most suspicious, and the oldest of each class.
-
-    >>> worth_seeing(torch.tensor([0, 0, 1]), torch.tensor([1.0, 4.0, 2.0]), torch.tensor([0.0, 0.5, 0.9]))
-    [1, 2, 0]
-    """
+    """Return the samples that are worth showing: the oldest, the most suspicious, and the oldest of each class."""
     oldest, suspected = (value.nan_to_num(-1.0).argsort(descending=True, stable=True) for value in (ema, suspicion))
     by_class = oldest[label[oldest].argsort(stable=True)]  # within a class the oldest first
     count = torch.bincount(label)
@@ -130,11 +126,7 @@ def thumbnail(image: object) -> Tensor:
 
 
 def png(pixels: Tensor) -> bytes:
-    r"""Return `uint8 [1 or 3, H, W]` as the content of a PNG file.
-
-    >>> png(torch.zeros(1, 8, 8, dtype=torch.uint8))[:8]
-    b'\x89PNG\r\n\x1a\n'
-    """
+    """Return `uint8 [1 or 3, H, W]` as the content of a PNG file."""
     from PIL import Image
 
     content = io.BytesIO()

@@ -96,8 +96,6 @@ _ARRAYS = ("epochs", "curves", "by_class", "over_time")  # JSON has the other fi
 def by_class_of(readings: Mapping[str, Matrix | Floats]) -> dict[str, Floats]:
     """Return the readings by class of a record from those over time `[E, C]`: the last epoch's, and two means.
 
-    `mean_age` is the mean over epochs of the raw age, `mean_train_error` that of the error rate in training.
-
     >>> by_class = by_class_of({"age": np.array([[1.0], [2.0]]), "train_accuracy": np.array([[1.0], [0.5]])})
     >>> {name: value.tolist() for name, value in by_class.items()}
     {'age': [2.0], 'train_accuracy': [0.5], 'mean_age': [1.5], 'mean_train_error': [0.25]}
@@ -122,11 +120,7 @@ def nan_mean(values: Sequence[Floats] | Floats | Matrix) -> Floats:
 
 
 def numbers(values: npt.ArrayLike, digits: int = 7) -> list[Json]:
-    """Return numbers as JSON has them, with so many significant digits; None for those not finite, or above 1e300.
-
-    >>> numbers([0.123456789, float("nan"), 7.0])
-    [0.1234568, None, 7.0]
-    """
+    """Return numbers as JSON has them, with so many significant digits; None for those not finite, or above 1e300."""
     flat = np.asarray(values, dtype=np.float64).tolist()
     return [float(f"{value:.{digits}g}") if abs(value) <= _LARGEST_NUMBER else None for value in flat]
 
@@ -148,12 +142,11 @@ def compact(values: npt.ArrayLike, *, level: int = 6) -> str:
 
 def expand(text: str, shape: tuple[int, int]) -> Matrix:
     """Return the array that `compact` made into text; ValueError if it is not of this shape."""
-    size = 4 * shape[0] * shape[1]
     try:
-        planes = unpacked(base64.b64decode(text, validate=True), size)
+        planes = unpacked(base64.b64decode(text, validate=True), 4 * shape[0] * shape[1])
     except ValueError as error:
         raise ValueError(f"it cannot be decompressed: {error}") from error
-    if len(planes) != size:
+    if len(planes) != 4 * shape[0] * shape[1]:
         raise ValueError(f"it is not of the shape {list(shape)}")
     return np.frombuffer(planes, np.uint8).reshape(4, -1).T.copy().view("<f4").reshape(shape).astype(np.float32)
 
@@ -270,11 +263,7 @@ def _floats(lists: dict[str, list[Any]], size: int) -> dict[str, Floats]:
 
 
 def impossible(name: str, values: Floats | Matrix) -> str:
-    """Return what values of this name must be, if they are not; else an empty text.
-
-    >>> impossible("test_accuracy", np.array([55.0])), impossible("test_accuracy", np.array([0.55]))
-    ('must be a fraction from 0 to 1', '')
-    """
+    """Return what values of this name must be, if they are not; else an empty text."""
     share = name.endswith("accuracy") or name == "test_precision"
     if share and bool(((values < 0.0) | (values > 1.0)).any()):
         return "must be a fraction from 0 to 1"

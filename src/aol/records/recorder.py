@@ -65,11 +65,10 @@ class Recorder:
         seed: of the run; runs of one name and several seeds are shown as one with its spread.
         settings: whatever should be remembered of how the run was made, by name.
         epochs: how many there will be, where that is known.
-        images: shows the samples, for the gallery: an array `[N, ...]`, or a function from a sample's position to an
-            image. `close` keeps thumbnails of the oldest and the most suspicious, at most 500.
-        describe: tells what a sample is, where it is no image: a function from a sample's position to text, to a
-            mapping or to a vector, which reports show as text or as a short table. Kept of the same few.
-        names: what the samples are called in reports, one each in their order: paths, say; by default their positions.
+        images: shows the samples: an array `[N, ...]`, or a function from a sample's position to an image. `close`
+            keeps thumbnails of the oldest and the most suspicious, at most 500.
+        describe: the same where a sample is no image: a function from its position to text, a mapping or a vector.
+        names: what the samples are called in reports, one each: paths, say; by default their positions.
         test_size: how many test samples there are, for a record of the last answer to each: give `test` their index.
         test_images, test_describe: show test samples, as `images` and `describe`; kept of those that are wrong.
         command: what to type to repeat the run; by default how this program was started, if that was a file.
@@ -169,9 +168,7 @@ class Recorder:
         if not (self.folder / FILE).exists():
             return
         if not resume:
-            raise ValueError(
-                f"{self.folder} already holds a record: give resume=True to continue it, or another folder."
-            )
+            raise ValueError(f"{self.folder} already holds a record: give resume=True to go on, or another folder.")
         before, own = read_run(self.folder), self._record
         if before.classes != own.classes:
             raise DamagedRunError(f"{self.folder} has a record of other classes: choose another folder.")
@@ -184,10 +181,7 @@ class Recorder:
     # What happens
 
     def observe(self, index: _check.Integers, logits: Tensor) -> None:
-        """Note what the network answered, `logits [B, C]`, to the samples `index`, which is as `ages.observe` takes it.
-
-        Call it in the clean pass. With `ClassAges`, `index` is the labels.
-        """
+        """Note the `logits [B, C]` of samples in the clean pass. With `ClassAges`, `index` is the labels."""
         ages = self.ages
         label = self._label("index", index) if self._samples is None else self._samples.label(index)
         answers = self._answers(logits, label)

@@ -124,8 +124,11 @@ def read_samples(path: Path, run: str) -> SampleTable | None:
     tensors, about = _read(path, run)
     if not tensors:
         return None
-    size, right = len(tensors.get("label", ())), tensors.get("right", np.zeros(0))
-    shapes = dict.fromkeys((*COLUMNS, "start"), (size,)) | {"right": (len(right), -(-size // 8)), "seen": right.shape}
+    size, right = tensors.get("label", np.zeros(0)).size, tensors.get("right", np.zeros((0, 0)))
+    shapes = dict.fromkeys((*COLUMNS, "start"), (size,)) | {
+        "right": (*right.shape[:1], -(-size // 8)),
+        "seen": right.shape,
+    }
     wrong = {name for name, shape in shapes.items() if name in tensors and tensors[name].shape != shape}
     wrong |= {*COLUMNS, "right"} - tensors.keys()
     wrong |= {name for name in ("right", "seen") if name in tensors and tensors[name].dtype != np.uint8}

@@ -28,13 +28,7 @@ class NoRunsError(ValueError):
 
 
 class Store:
-    """The runs in a folder, by their ids. Reading creates nothing.
-
-    >>> import tempfile
-    >>> store = Store(tempfile.mkdtemp())
-    >>> store.get("0123456789ab") is None, store.ids()
-    (True, [])
-    """
+    """The runs in a folder, by their ids. Reading creates nothing."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
