@@ -149,10 +149,11 @@ class Methods:
 
     def worst(self) -> str:
         """Return which class is worst on test: with the first method, and with the one of the largest gain."""
-        said = []
-        for row in (*self.rows[:1], *self.tried[:1]):
-            for worst in worst_classes(row.runs, 1).dropna(subset="accuracy").itertuples():
-                said.append(f"“{worst.name}” ({worst.accuracy:.0%} right) with {row.name}")
+        said = [
+            f"“{worst.name}” ({worst.accuracy:.0%} right) with {row.name}"
+            for row in (*self.rows[:1], *self.tried[:1])
+            for worst in worst_classes(row.runs, 1).dropna(subset="accuracy").itertuples()
+        ]
         return f" Worst class on test: {', '.join(said)}." if said else ""
 
     def about(self, certain: str) -> str:
@@ -198,13 +199,9 @@ def worst_classes(runs: Sequence[Run], most: int = 3) -> pd.DataFrame:
     runs = [run for run in runs if run.failed_at_epoch is None]
     if not runs:
         return pd.DataFrame(columns=["name", "count", "accuracy", "age"])
-    unread = np.full(len(runs[0].classes), np.nan)
-    right = [
-        at_the_end(run.over_time["test_accuracy"], stream=is_stream(run))
-        if "test_accuracy" in run.over_time
-        else run.by_class.get("test_accuracy", unread)
-        for run in runs
-    ]
+    unread, name = np.full(len(runs[0].classes), np.nan), "test_accuracy"
+    over_time = [run.over_time.get(name, run.by_class.get(name, unread)[None]) for run in runs]
+    right = [at_the_end(values, stream=is_stream(run)) for values, run in zip(over_time, runs, strict=True)]
     accuracy, age = nan_mean(right), nan_mean([run.by_class.get("age", unread) for run in runs])
     table = pd.DataFrame({"name": runs[0].classes, "count": runs[0].counts or np.nan, "accuracy": accuracy, "age": age})
     wrong = (table["accuracy"] < 1.0) | (table["accuracy"].isna() & (table["age"] > 1.0))
@@ -236,12 +233,9 @@ def ends(frame: RunFrame) -> pd.DataFrame:
     """Return a row a run: accuracy and the `MEASURES` on test; the worst tenth where that is more than one class."""
     streams = np.array([is_stream(run) for run in frame.runs.values()], dtype=bool)
     names = {"accuracy": "test"} | {measure: f"test_{measure}" for measure in MEASURES}
-    by_run = pd.DataFrame(
-        {
-            measure: frame[f"{name}_second_half_mean"].where(streams, frame[f"{name}_tail_mean"]).astype("float64")
-            for measure, name in names.items()
-        }
-    )
+    half, tail = ([f"{name}_{part}" for name in names.values()] for part in ("second_half_mean", "tail_mean"))
+    means = np.where(streams[:, None], frame[half].to_numpy(np.float64), frame[tail].to_numpy(np.float64))
+    by_run = pd.DataFrame(means, index=frame.index, columns=list(names))
     several = (by_run["worst_tenth"] - by_run["worst_class"]).abs().gt(1e-9).any()
     return by_run if several else by_run.drop(columns="worst_tenth")
 

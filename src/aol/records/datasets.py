@@ -45,11 +45,7 @@ def label_of(batch: Any) -> Any:
 
 
 def labels_of(data: Any, options: Mapping[str, Any] | None = None) -> Tensor:
-    """Return the label of each sample, `int64 [N]`: from a column or an attribute if there is one, else by reading all.
-
-    >>> labels_of(Subset(torch.utils.data.TensorDataset(torch.zeros(3, 2), torch.tensor([4, 5, 6])), [2, 0]))
-    tensor([6, 4])
-    """
+    """Return the label of each sample, `int64 [N]`: a column or an attribute if there is one, else by reading all."""
     if isinstance(data, Subset):
         return labels_of(data.dataset, options)[torch.as_tensor(data.indices, dtype=torch.int64)]
     columns = getattr(data, "column_names", None) or ()

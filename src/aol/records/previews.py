@@ -40,10 +40,7 @@ def save_previews(
     text: Callable[[int], object] | None = None,
     file: str = FILE,
 ) -> None:
-    """Write what is shown of the samples in these rows into the folder of a run, the most important rows first.
-
-    `image` gives what `thumbnail` takes, `text` what `described` takes. What is beyond 5 MB is left out.
-    """
+    """Write what `thumbnail` and `described` make of samples into a folder, at most 5 MB, the first rows first."""
     from safetensors.torch import save
 
     images: dict[str, Tensor] = {}
@@ -85,9 +82,6 @@ def worth_seeing(label: Tensor, ema: Tensor, suspicion: Tensor) -> list[int]:
     rank = torch.arange(len(label), device=label.device) - (count.cumsum(0) - count)[label[by_class]]
     first = by_class[rank < max(1, _BY_CLASS // len(count))]
     return list(dict.fromkeys(torch.cat((oldest[:_OLDEST], suspected[:_SUSPECTED], first)).tolist()))[:500]
-
-
-# Pictures
 
 
 def thumbnail(image: object) -> Tensor:
@@ -134,14 +128,11 @@ def png(pixels: Tensor) -> bytes:
     return content.getvalue()
 
 
-# Text and rows of tables
-
-
 def described(value: object) -> Description:
     """Return a mapping or a vector as `[name, value]` pairs, and anything else as text; both shortened.
 
-    >>> described("a short text"), described({"age": 31, "height": 1.7321}), described(np.array([0.5, 2.0]))
-    ('a short text', [['age', '31'], ['height', '1.732']], [['0', '0.5'], ['1', '2']])
+    >>> described("a short text"), described({"age": 31, "height": 1.7321})
+    ('a short text', [['age', '31'], ['height', '1.732']])
     """
     if isinstance(value, Tensor | np.ndarray):
         value = dict(enumerate(torch.as_tensor(value).flatten().tolist()))
