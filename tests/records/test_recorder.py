@@ -12,7 +12,7 @@ from sklearn.metrics import f1_score, precision_score, recall_score
 import aol
 from aol.records.previews import read_previews
 from aol.records.record import DamagedRunError, read_run
-from aol.records.samples import read_ids, read_samples
+from aol.records.samples import read_ids
 from aol.report.payload import payload
 from aol.report.run_data import load
 from tests.support.recorded_loop import LABELS, NAMES, ages_over_time, answers, epoch_of, samples_of
@@ -86,24 +86,6 @@ def test_test_batches_give_the_metrics_of_scikit_learn(tmp_path: Path) -> None:
     assert run.by_class["test_precision"] == pytest.approx(precision, abs=1e-6, nan_ok=True)
 
 
-def test_head_and_tail_of_a_stream_are_by_what_it_has_shown(tmp_path: Path) -> None:
-    ages = aol.ClassAges(3)
-    with aol.Recorder(tmp_path, ages) as recorder:
-        for shown in ([0, 0, 1], [0, 2, 1, 0]):
-            logits = torch.eye(3)[torch.tensor(shown)]
-            ages.observe(shown, [True] * len(shown))
-            recorder.observe(shown, logits)
-            recorder.test([0, 1, 2], torch.eye(3)[[0, 1, 0]])
-            ages.advance()
-            recorder.advance()
-    run = read_run(tmp_path)
-    assert "test_head_accuracy" not in run.curves
-    assert run.counts == [4, 2, 1]
-    row = aol.load_runs(tmp_path).iloc[0]
-    assert [row[f"test_{name}_accuracy_last"] for name in ("head", "middle", "tail")] == [1.0, 1.0, 0.0]
-    assert row.test_worst_class_last == 0.0
-
-
 def test_a_record_tells_what_the_run_is_in_progress_and_finished(tmp_path: Path) -> None:
     ages = aol.SampleAges(LABELS, num_classes=4)
     recorder = aol.Recorder(
@@ -129,28 +111,6 @@ def test_a_record_tells_what_the_run_is_in_progress_and_finished(tmp_path: Path)
     assert read_previews(folder).images[29].tolist() == [[[29] * 8] * 8]
     assert read_run(folder).finished
     assert aol.load_runs(tmp_path).method.tolist() == ["my loop"]
-
-
-def test_classes_on_a_stream_are_recorded_too(tmp_path: Path) -> None:
-    ages = aol.ClassAges(4, rho=0.5)
-    with aol.Recorder(tmp_path, ages, classes=NAMES) as recorder:
-        for step in range(3):
-            logits = answers(step)
-            ages.observe(LABELS, aol.is_correct(logits, LABELS))
-            if step != 1:
-                recorder.observe(LABELS, logits)
-            ages.advance()
-            recorder.advance(test_accuracy=0.5)
-    run = read_run(tmp_path)
-    assert run.finished
-    assert read_samples(tmp_path / "samples.safetensors", "") is None
-    assert run.by_class["age"] == pytest.approx(ages.age.tolist())
-    assert run.by_class["smoothed_age"] == pytest.approx(ages.ema.tolist())
-    assert run.over_time["train_accuracy"][1, :2] == pytest.approx(
-        [float(aol.is_correct(answers(1), LABELS)[c == LABELS].float().mean()) for c in (0, 1)], rel=2**-16
-    )
-    assert run.counts == (2 * torch.bincount(LABELS, minlength=4)).tolist()
-    assert run.curves["threshold"][-1] == pytest.approx(float(ages.threshold))
 
 
 def test_a_recorder_may_come_late(tmp_path: Path) -> None:
@@ -233,10 +193,10 @@ def test_advance_comes_once_after_that_of_the_ages_and_never_after_close(tmp_pat
     assert (run.epochs.tolist(), run.finished, run.command) == ([1, 2], True, "make train")
 
 
-STREAM = aol.ClassAges(4)
 WRONG: dict[str, tuple[dict[str, object], type, str]] = {
-    "ages": ({"ages": [1, 2]}, TypeError, "ages must be SampleAges or ClassAges"),
-    "many runs": ({"ages": aol.ClassAges(4, rho=[0.1, 0.5])}, TypeError, "with a number as rho"),
+    "ages": ({"ages": [1, 2]}, TypeError, "ages must be SampleAges with"),
+    "ages of classes": ({"ages": aol.ClassAges(4)}, TypeError, "ages must be SampleAges with"),
+    "many runs": ({"ages": aol.SampleAges([0, 1], rho=[0.1, 0.5])}, TypeError, "with a number as rho"),
     "classes": ({"classes": ["a", "b"]}, ValueError, "classes must be 4 names"),
     "seed": ({"seed": -1}, ValueError, "seed must be a whole number of 0 or more"),
     "epochs": ({"epochs": 0}, ValueError, "epochs must be a whole number of 1 or more"),
@@ -250,8 +210,6 @@ WRONG: dict[str, tuple[dict[str, object], type, str]] = {
     "no images": ({"images": lambda i: "cat.png"}, TypeError, "images must give an image"),
     "too few names": ({"names": ["a"]}, ValueError, "names must be 30, one a sample, not 1"),
     "numbers as names": ({"names": list(range(30))}, TypeError, "expected str"),
-    "images of a stream": ({"ages": STREAM, "images": torch.zeros(3, 1, 2, 2)}, ValueError, "are of samples"),
-    "names of a stream": ({"ages": STREAM, "names": ["a"]}, ValueError, "are of samples"),
 }
 
 

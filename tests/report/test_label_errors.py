@@ -14,7 +14,9 @@ from torch.utils.data import TensorDataset
 
 import aol
 from aol.plugins._watching import Watching
+from aol.records.record import write_run
 from aol.report.run_data import load
+from tests.support.small_runs import small_run
 
 COLUMNS = ["index", "label", "suggested", "score", "flagged"]
 
@@ -136,13 +138,9 @@ def test_what_has_no_answer_is_said_in_one_sentence(tmp_path: Path) -> None:
     for wrong in (7, None, np.eye(2), [3], []):
         with pytest.raises(TypeError, match=r"source must be an aol\.Watch, .* the folder of a record"):
             aol.find_label_errors(wrong)
-    ages = aol.ClassAges(2)
-    with aol.Recorder(tmp_path / "classes", ages) as recorder:
-        ages.observe([0, 1], [True, False])
-        ages.advance()
-        recorder.advance()
+    write_run(tmp_path / "classes", small_run())
     with pytest.raises(ValueError, match="recorded its samples"):
-        aol.find_label_errors(recorder)
+        aol.find_label_errors(tmp_path / "classes")
     others = TensorDataset(torch.arange(60), (torch.arange(60) + 2) % 3)
     with aol.Watch(tmp_path / "others", others) as other:
         other.epoch(Answers(torch.arange(60) % 3, 3, seed=0))

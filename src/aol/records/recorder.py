@@ -21,7 +21,6 @@ from torch import Tensor
 from aol import _check, _distributed
 from aol._files import locked, remove_partial_files
 from aol.ages import SampleAges, class_mean
-from aol.class_ages import ClassAges
 from aol.metrics import class_metrics
 from aol.readings import SUMS, add_readings, means, precision
 from aol.records import samples
@@ -59,7 +58,7 @@ class Recorder:
 
     Args:
         folder: where to write; made if it is not there.
-        ages: whose ages to record, of one run; `SampleAges` also give a record of every sample.
+        ages: whose ages to record, of one run.
         classes: names of the classes; by default their numbers.
         name: what the run is called in figures; by default as the folder.
         seed: of the run; runs of one name and several seeds are shown as one with its spread.
@@ -95,7 +94,7 @@ class Recorder:
     def __init__(
         self,
         folder: str | os.PathLike[str],
-        ages: SampleAges | ClassAges,
+        ages: SampleAges,
         *,
         classes: Sequence[str] | None = None,
         name: str | None = None,
@@ -111,8 +110,8 @@ class Recorder:
         command: str | None = None,
         resume: bool = False,
     ) -> None:
-        if not isinstance(ages, SampleAges | ClassAges) or ages.rho.dim():
-            raise TypeError(f"ages must be SampleAges or ClassAges with a number as rho, not {_check.shown(ages)}.")
+        if not isinstance(ages, SampleAges) or ages.rho.dim():
+            raise TypeError(f"ages must be SampleAges with a number as rho, not {_check.shown(ages)}.")
         self.folder, self.ages = Path(folder), ages
         if classes is not None and len(classes) != ages.num_classes:
             raise ValueError(f"classes must be {ages.num_classes} names, one a class, not {_check.shown(classes)}.")
@@ -124,23 +123,16 @@ class Recorder:
             seed=None if seed is None else _check.whole("seed", seed, 0),
             settings=_checked_settings(settings or {}),
             classes=[str(name) for name in (range(ages.num_classes) if classes is None else classes)],
-            counts=None,
+            counts=torch.bincount(ages.labels, minlength=ages.num_classes).tolist(),
             epochs=np.zeros(0, np.int64),
             planned=None if epochs is None else _check.whole("epochs", epochs, 1),
             command=None if command is None else str(command),
         )
-        self._samples = ages if isinstance(ages, SampleAges) else None
-        self._counts: list[int] | None = None  # of the training samples; with `ClassAges`, of what was observed
-        if self._samples is not None:
-            size = self._samples.num_samples
-            self._history = SampleHistory(1, size, absent=self._samples.absent, device=ages.device)
-            self._counts = torch.bincount(self._samples.labels, minlength=ages.num_classes).tolist()
-            given: Any
-            for what, given in (("images", images), ("names", names)):
-                if hasattr(given, "__len__") and len(given) != size:
-                    raise ValueError(f"{what} must be {size}, one a sample, not {len(given)}.")
-        elif not (images is None and describe is None and names is None):
-            raise ValueError("images, describe and names are of samples, and ClassAges know none.")
+        self._history = SampleHistory(1, ages.num_samples, absent=ages.absent, device=ages.device)
+        given: Any
+        for what, given in (("images", images), ("names", names)):
+            if hasattr(given, "__len__") and len(given) != ages.num_samples:
+                raise ValueError(f"{what} must be {ages.num_samples}, one a sample, not {len(given)}.")
         self._names = None if names is None else [os.fspath(name) for name in names]
         self._image, self._text = _reader(images), describe
         self._test_image, self._test_text = _reader(test_images), test_describe
@@ -172,33 +164,34 @@ class Recorder:
         before, own = read_run(self.folder), self._record
         if before.classes != own.classes:
             raise DamagedRunError(f"{self.folder} has a record of other classes: choose another folder.")
-        about = {name: getattr(own, name) for name in ("method", "seed", "settings", "planned", "command")}
+        about = {name: getattr(own, name) for name in ("method", "seed", "settings", "counts", "planned", "command")}
         self._record = replace(before, **about)
-        if self._samples is not None and len(before.epochs):
-            samples.restore_history(self._history, self.folder, before.id, self._samples.labels)
+        if len(before.epochs):
+            samples.restore_history(self._history, self.folder, before.id, self.ages.labels)
             self._named = self._names is None  # the names stay as they were
 
     # What happens
 
     def observe(self, index: _check.Integers, logits: Tensor) -> None:
-        """Note the `logits [B, C]` of samples in the clean pass. With `ClassAges`, `index` is the labels."""
+        """Note the `logits [B, C]` of samples in the clean pass."""
         ages = self.ages
-        label = self._label("index", index) if self._samples is None else self._samples.label(index)
+        label = ages.label(index)
         answers = self._answers(logits, label)
         if ages.epoch not in self._weights:  # they were loaded since
             self._weights[ages.epoch] = self._class_weight()
         add_readings(self._sums["train"], answers, label[None])
-        if self._samples is not None:
-            place = _check.integers("index", index, device=ages.device)
-            self._history.observe(place, answer(answers, label[None]))
+        place = _check.integers("index", index, device=ages.device)
+        self._history.observe(place, answer(answers, label[None]))
 
     def test(self, label: _check.Integers, logits: Tensor, index: _check.Integers | None = None) -> None:
         """Note what the network answered to test samples of these classes, at these positions of the test set.
 
         The record gets accuracy, precision, loss and margin by class, balanced accuracy, macro-F1, worst class, worst
-        tenth, and for `SampleAges` head, middle and tail.
+        tenth, head, middle and tail.
         """
-        label = self._label("label", label)
+        label = _check.integers("label", label)
+        _check.within("label", label.cpu(), self.ages.num_classes, "classes of these ages")
+        label = label.to(self.ages.device)
         answers = self._answers(logits, label)
         if index is not None:
             place = _check.integers("index", index, device=self.ages.device)
@@ -230,15 +223,12 @@ class Recorder:
             raise ValueError(f"{gap}: call advance() after each ages.advance(), or choose another folder.")
         given = self._figures(figures)
         curves, by_class = (own | more for own, more in zip(self._readings(), given, strict=True))
-        if self._samples is not None:
-            self._history.cut(len(kept.epochs))
-            self._history.advance(self._samples.age[None])
+        self._history.cut(len(kept.epochs))
+        self._history.advance(ages.age[None])
         over_curves = _appended(kept.curves, curves, len(kept.epochs))
         over_time = _appended(kept.over_time, by_class, len(kept.epochs))
-        seen = np.nansum(over_time.get("train_count", np.zeros((1, ages.num_classes))), axis=0)
         self._record = replace(
             record,
-            counts=seen.astype(int).tolist() if self._counts is None else self._counts,
             epochs=np.append(kept.epochs, ages.epoch),
             curves=over_curves,
             by_class=by_class_of(over_time) | by_class,
@@ -280,18 +270,16 @@ class Recorder:
 
     def _class_weight(self) -> Tensor:
         """Return the weight of each class, `[C]`; at sample level the mean over its samples."""
-        own = self._samples
-        if own is None or own.level == "class":
-            return self.ages.class_weight
-        return class_mean(own.sample_weight[None], own.labels, own.num_classes)[0]
+        ages = self.ages
+        if ages.level == "class":
+            return ages.class_weight
+        return class_mean(ages.sample_weight[None], ages.labels, ages.num_classes)[0]
 
     def _readings(self) -> tuple[Columns, Columns]:
         """Return what this epoch's answers and the ages say: numbers, and `[C]` each."""
-        ages, own = self.ages, self._samples
+        ages = self.ages
         curves = {"seconds": torch.tensor(time.monotonic() - self._clock, device="cpu")}
-        by_class = {"age": ages.age, "smoothed_age": ages.ema}
-        if own is not None:
-            by_class = {"age": own.mean_age, "smoothed_age": own.class_age}
+        by_class = {"age": ages.mean_age, "smoothed_age": ages.class_age}
         if ages.epoch - 1 in self._weights:
             by_class["weight"] = self._weights[ages.epoch - 1]
         for split, of_process in self._sums.items():
@@ -304,11 +292,8 @@ class Recorder:
             by_class |= {f"{split}_{name}": value for name, value in means(sums).items()}
             if split == "test":
                 right, by_class["test_precision"] = by_class["test_accuracy"], precision(sums)
-                measures = class_metrics(right, precision=by_class["test_precision"], counts=self._counts)
+                measures = class_metrics(right, precision=by_class["test_precision"], counts=self._record.counts)
                 curves |= {f"test_{name}": value for name, value in measures.items()}
-        if isinstance(ages, ClassAges):
-            curves["threshold"] = ages.threshold
-            by_class.setdefault("train_accuracy", ages.accuracy)
         numbers, columns = ({name: v.cpu().numpy() for name, v in values.items()} for values in (curves, by_class))
         return numbers, columns
 
@@ -330,11 +315,6 @@ class Recorder:
             (by_class if value.ndim else curves)[name] = value
         return curves, by_class
 
-    def _label(self, name: str, value: object) -> Tensor:
-        label = _check.integers(name, value)
-        _check.within(name, label.cpu(), self.ages.num_classes, "classes of these ages")
-        return label.to(self.ages.device)
-
     def _answers(self, logits: Tensor, label: Tensor) -> Tensor:
         """Return logits as `[1, B, C]`."""
         answers = _check.real("logits", logits).to(self.ages.device)
@@ -346,9 +326,7 @@ class Recorder:
     # What is written
 
     def _write_samples(self) -> None:
-        ages = self._samples
-        if ages is None:
-            return
+        ages = self.ages
         if not self._named:  # written once: a million are many, and they stay the same
             samples.write_names(self.folder, self._names)
             self._names, self._named = None, True
@@ -358,8 +336,8 @@ class Recorder:
 
     def _write_previews(self) -> None:
         """Keep what is shown of samples, and of test samples that are wrong: the most certain of each class in turn."""
-        ages = self._samples
-        if ages is not None and (self._image or self._text):
+        ages = self.ages
+        if self._image or self._text:
             rows = worth_seeing(ages.labels.cpu(), ages.ema.cpu(), self._history.tensors(0)["mean_margin"])
             save_previews(self.folder, rows, image=self._image, text=self._text)
         answers = samples.read_tested(self.folder / samples.TEST, self._record.id)
