@@ -61,82 +61,52 @@ def rows(table: list[dict[str, str]], method: str, *columns: str) -> Counter[tup
     return Counter(tuple(told(column, row[column]) for column in columns) for row in table if row["method"] == method)
 
 
+_OFFLINE = {"dataset": "data", "loss": "loss", "imbalance_factor": "imbalance"}
+_ONLINE = {"buffer": "memory", "imbalance_factor": "imbalance"}
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "part", "axes", "kinds", "runs"),
+    [
+        # none, its 20 further seeds, cb, aol, three powers, two error rates; and uniform draws
+        ("offline-reweighting", "offline", {"mechanism": "reweight"}, _OFFLINE, {}, 1 + 20 + 4 + 20 + 3 + 2),
+        ("offline-resampling", "offline", {"mechanism": "resample"}, _OFFLINE, {}, 1 + 20 + 4 + 20 + 3 + 2 + 1),
+        ("arrival", "arrival", {}, _OFFLINE | {"arrival_percent": "fraction"}, {"imbalance": 1.0}, 1 + 10 + 10 + 2),
+        ("limited-access", "online_cifar10", {"stream": "access5pct"}, _ONLINE, {"stream": "access", "fraction": 0.05},
+         1 + 10 + 10 + 3 + 2),
+        ("period-1", "online_cifar10", {"stream": "period1"}, _ONLINE, {"period": 1}, 1 + 10 + 10 + 3 + 2),
+        ("period-10-one-seed", "online_cifar10", {"stream": "period10"}, _ONLINE, {"period": 10}, 1 + 10 + 10 + 3 + 2),
+        ("period-10", "online_period10_seeds", {"seed": "42"}, _OFFLINE, {"memory": "reservoir:50000", "period": 10},
+         3 * (1 + 10 + 3 + 2) + 10),
+        ("large-scale", "online_large_scale", {"seed": "42"}, _OFFLINE, {"net": "resnet34", "image_size": 224,
+         "batch_size": 256, "lr": 0.01, "weight_decay": 1e-4, "memory": "reservoir:500000", "period": 10,
+         "epochs": 200}, 1 + 10 + 10 + 3 + 2),
+    ],
+)  # fmt: skip
+def test_a_study_of_the_paper_has_the_cells_and_methods_of_its_table(
+    name: str, table: str, part: dict[str, str], axes: dict[str, str], kinds: dict[str, object], runs: int
+) -> None:
+    study = load(name)
+    known = [row for row in paper(table) if part.items() <= row.items()]
+    axes = {column: axis for column, axis in axes.items() if column in known[0]}
+    for method in {"none", "cb", "aol"} & {row["method"] for row in known}:
+        assert study.method(method)
+        assert rows(known, method, *axes) == cells(study, *axes.values())
+    assert len(study.all_runs()) == len(study.cells_list()) * runs
+    for run in study.all_runs():
+        assert {name: getattr(run, name) for name in kinds} == kinds
+
+
 @pytest.mark.parametrize(
     ("name", "mechanism"), [("offline-reweighting", "reweight"), ("offline-resampling", "resample")]
 )
-def test_the_offline_studies_have_the_cells_and_methods_of_the_papers_table(name: str, mechanism: str) -> None:
-    table = [row for row in paper("offline") if row["mechanism"] == mechanism]
-    study = load(name)
-    for method in ("none", "cb", "aol"):
-        assert rows(table, method, "dataset", "loss", "imbalance_factor") == cells(study, "data", "loss", "imbalance")
-        assert study.method(method)
-    aol, cb = study.method("aol"), study.method("cb")
-    chosen = {row["selected_beta_or_rho"] for row in table if row["method"] == "aol"} - {"0.0"}
-    assert {float(rho) for rho in chosen} <= set(aol.grid["rho"])
-    chosen = {beta for row in table if row["method"] == "cb" for beta in row["selected_beta_or_rho"].split(",")} - {
-        "",
-        "0",
-    }
-    assert {float(beta) for beta in chosen} <= set(cb.grid["beta"])
-    assert len(aol.variants()) == 20
-    assert len(cb.variants()) == 4
-    uniform = [row for row in table if row["method"] in ("cb_beta0", "aol_rho0")]
-    assert bool(uniform) == ("uniform" in [method.name for method in study.methods])
-    # none, its 20 further seeds, cb, aol, three powers, two error rates; and uniform draws
-    assert len(study.all_runs()) == 32 * (1 + 20 + 4 + 20 + 3 + 2 + bool(uniform))
-
-
-@pytest.mark.parametrize(
-    ("name", "stream", "period", "kinds"),
-    [
-        ("limited-access", "access5pct", None, {"stream": "access", "fraction": 0.05}),
-        ("period-1", "period1", 1, {"stream": "shifting"}),
-        ("period-10-one-seed", "period10", 10, {"stream": "shifting"}),
-    ],
-)
-def test_the_online_studies_have_the_cells_of_the_papers_table(
-    name: str, stream: str, period: int | None, kinds: dict[str, object]
-) -> None:
-    table = [row for row in paper("online_cifar10") if row["stream"] == stream]
-    study = load(name)
-    for method in ("none", "aol"):
-        assert rows(table, method, "buffer", "imbalance_factor") == cells(study, "memory", "imbalance")
-    for run in study.all_runs():
-        told = run.as_dict()
-        assert {key: told[key] for key in kinds} == kinds
-        assert period is None or run.period == period
-        assert run.data == "cifar10"
-    cell = 1 + 10 + 10 + 3 + 2  # the baseline is trained with each memory
-    assert len(study.all_runs()) == len(study.cells_list()) * cell
-
-
-def test_the_seeds_study_has_the_cells_and_seeds_of_the_papers_table() -> None:
-    table, study = paper("online_period10_seeds"), load("period-10")
-    for method in ("none", "aol"):
-        found = rows(table, method, "dataset", "imbalance_factor", "seed")
-        wanted = {(*cell, seed): 1 for cell in cells(study, "data", "imbalance") for seed in study.seeds}
-        assert found == wanted
-    assert len(study.all_runs()) == 6 * (3 * (1 + 10 + 3 + 2) + 10)
-    assert {(run.period, run.memory) for run in study.all_runs()} == {(10, "reservoir:50000")}
-
-
-def test_the_arrival_study_has_the_cells_of_the_papers_table() -> None:
-    table, study = paper("arrival"), load("arrival")
-    for method in ("none", "aol"):
-        assert rows(table, method, "dataset", "loss", "arrival_percent") == cells(study, "data", "loss", "fraction")
-    assert {(run.scenario, run.imbalance) for run in study.all_runs()} == {("arrival", 1.0)}
-    assert len(study.all_runs()) == 28 * (1 + 10 + 10 + 2)
-
-
-def test_the_large_scale_study_has_the_cells_and_protocol_of_the_paper() -> None:
-    table, study = paper("online_large_scale"), load("large-scale")
-    for method in ("none", "aol"):
-        assert rows(table, method, "dataset", "imbalance_factor", "seed") == {
-            (*cell, 42): 1 for cell in cells(study, "data", "imbalance")
-        }
-    for run in study.all_runs():
-        assert (run.net, run.image_size, run.batch_size, run.lr) == ("resnet34", 224, 256, 0.01)
-        assert (run.weight_decay, run.memory, run.period, run.epochs) == (1e-4, "reservoir:500000", 10, 200)
+def test_grids_of_the_offline_studies_have_every_setting_that_the_paper_chose(name: str, mechanism: str) -> None:
+    table, study = [row for row in paper("offline") if row["mechanism"] == mechanism], load(name)
+    for method, name in (("aol", "rho"), ("cb", "beta")):
+        texts = [row["selected_beta_or_rho"].split(",") for row in table if row["method"] == method]
+        assert {float(text) for own in texts for text in own if text} - {0.0} <= set(study.method(method).grid[name])
+    uniform = any(row["method"] in ("cb_beta0", "aol_rho0") for row in table)
+    assert uniform == ("uniform" in [method.name for method in study.methods])
 
 
 def test_the_correlation_study_follows_the_protocol() -> None:

@@ -47,7 +47,7 @@ def test_methods_stand_side_by_side() -> None:
     assert rival["gain"] == pytest.approx(-3.0, abs=0.5)
 
 
-def test_every_figure_of_the_study_has_its_gain_and_verdict() -> None:
+def test_other_figures_of_the_study_are_columns_beside_its_verdict() -> None:
     (row,) = tables(_drawn({"aol": 0.05}))["Mean of cells"].to_dict("records")
     assert row["is there a gain?"] == "gain"
     assert all(row[name].endswith(") gain") for name in ("last", "best (optimistic)"))
@@ -56,12 +56,8 @@ def test_every_figure_of_the_study_has_its_gain_and_verdict() -> None:
 
 def test_columns_without_any_text_are_left_out() -> None:
     table = _drawn({}, seeds=1)
-    gains, *_ = tables(replace_paper(table)).values()
+    gains, *_ = tables(StudyResults(replace(table.study, paper=None), table.runs)).values()
     assert {"p", "paper"} & set(gains.columns) == set()
-
-
-def replace_paper(table: StudyResults) -> StudyResults:
-    return StudyResults(replace(table.study, paper=None), table.runs)
 
 
 def test_one_baseline_run_is_not_called_the_best_of_many() -> None:

@@ -12,11 +12,10 @@ import pytest
 
 from aol.lab.settings import Settings
 from aol.lab.study.spec import Study
-from aol.lab.study.stats import choose_leaving_one_out
 from aol.lab.study.tables import p_text, points
 from aol.lab.study.verdict import AS_LARGE, FEW, GAIN, LESS, LOSS, MORE, NOT_SHOWN, OPEN, SMALLER, Claim, judge
 from aol.records.record import Run
-from aol.stats import Gain, paired_gain
+from aol.stats import Gain
 from tests.support.made_up import luck, record, records, results, seed_effect, study
 
 
@@ -176,20 +175,3 @@ def test_made_up_tables_are_judged_by_the_whole_pipeline(gain: float, tables: in
     # Without an effect 2.5 % are 0.75 tables; more than 4 come by chance once in 1,000 times.
     assert words[LOSS] <= (0 if gain else 4)
     assert words[GAIN] >= 13 if gain else words[GAIN] <= 4
-
-
-def test_the_rate_of_false_finds_is_nominal_over_many_tables() -> None:
-    """The same as above, many more times, with the arithmetic alone: the mean of cells, chosen and judged."""
-    rng, times, seeds, settings, cells = np.random.default_rng(0), 2000, 3, 10, 2
-    gains = 0
-    for _ in range(times):
-        by_cell = []
-        for _ in range(cells):
-            test = rng.standard_normal((seeds, settings))
-            own = choose_leaving_one_out(test)
-            by_cell.append(test[np.arange(seeds), own] - rng.standard_normal(seeds))
-        mean = np.mean(by_cell, axis=0)
-        made = Gain(float(mean.mean()), seeds, None, float(mean.std(ddof=1)) * math.sqrt((1 + math.sqrt(3) / 3) / 3))
-        gains += judge([_claim(made)])[0].word == GAIN
-    assert gains / times <= 0.025 + 0.011
-    assert paired_gain(mean.tolist(), chosen=1).error == pytest.approx(made.error)  # the same formula
