@@ -11,13 +11,10 @@ import errno
 import importlib
 import io
 import json
-import math
 import os
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -46,7 +43,6 @@ EXAMPLES = (
 )
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNKNOWN_WIDTH = 120  # of tables where there is no terminal
-MOST_SEEDS = 10_000
 
 
 class UsageError(ValueError):
@@ -224,56 +220,11 @@ def _explained(error: Exception, stopped: str) -> tuple[str, int]:
     return f"{type(error).__name__}: {error} (an error in aol itself; --debug shows where)", 1
 
 
-# Types of flags
-
-
-def number(least: float, *, whole: bool = False) -> Callable[[str], Any]:
-    """Return a reader of numbers, or whole numbers, of at least `least`, up to 1e9."""
-
-    def number(text: str) -> float:
-        try:
-            value = int(text) if whole else float(text)
-        except ValueError:
-            value = math.nan
-        if not least <= value <= 1e9:
-            kind = "whole number" if whole else "number"
-            raise argparse.ArgumentTypeError(f"must be a {kind} in [{least:g}, 1e+09], not {text!r}")
-        return value
-
-    return number
-
-
-count = partial(number, whole=True)
-seconds = number(0.0)
-
-
 def path(text: str) -> Path:
     """Return the path of a file or folder; an empty one, as an unset variable leaves it, would mean this folder."""
     if not text:
         raise argparse.ArgumentTypeError("must name a file or folder, not ''")
     return Path(text)
-
-
-def folder(text: str) -> str:
-    """Return the name of a folder."""
-    return str(path(text))
-
-
-def seed_list(flag: str, text: str) -> list[int]:
-    """Return seeds from numbers and ranges with commas between them.
-
-    >>> seed_list("--seed", "0,2,7-9")
-    [0, 2, 7, 8, 9]
-    """
-    seeds: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
-        if not first <= last < first + MOST_SEEDS:
-            wanted = f"whole numbers or ranges such as 0-4, of at most {MOST_SEEDS:,}"
-            raise UsageError(f"{flag} must be {wanted}, not {part.strip()!r}.")
-        seeds += range(first, last + 1)
-    return seeds
 
 
 # Output
@@ -318,36 +269,3 @@ def print_table(out: Console, head: Sequence[str], rows: Iterable[Sequence[str]]
         table.add_row(*row)
     if table.row_count:
         out.print(table)
-
-
-def chosen_format(args: argparse.Namespace, endings: Mapping[str, str] | None = None) -> str:
-    """Return the format that `--json`, `--format` or the ending of `--write` asks for; "table" without them."""
-    if args.json and args.format not in (None, "json"):
-        raise UsageError(f"--json and --format {args.format} contradict each other.")
-    if args.json or args.format is not None or endings is None or args.write is None:
-        return "json" if args.json else args.format or "table"
-    ending = Path(args.write).suffix.lower()
-    if ending not in endings:
-        raise UsageError(f"--write must end in {', '.join(endings)}, or give --format, not {args.write!r}.")
-    return endings[ending]
-
-
-def give(text: str, file: str | None) -> None:
-    """Print a text, or write it to a file, as a whole."""
-    text = plain_lines(text)
-    if file is None:
-        print(text, end="")
-    else:
-        write(Path(file), text.encode())
-        print(f"Written: {file}", file=sys.stderr)
-
-
-def write(place: Path, content: bytes) -> None:
-    """Write the file of `--write` as a whole."""
-    from aol._files import write_atomically
-
-    if not place.parent.is_dir():
-        raise UsageError(f"--write: there is no folder {place.parent}.")
-    if place.exists() and not place.is_file():  # a folder, or a device, which the new file would take the place of
-        raise UsageError(f"--write: {place} is not a plain file.")
-    write_atomically(place, content)

@@ -15,7 +15,6 @@ from aol._values import printable
 from aol.cli import (
     UsageError,
     choice,
-    chosen_format,
     command,
     console,
     note,
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from aol.records.record import Json, Run
     from aol.records.table import RunFrame
 
-FORMATS = ("table", "csv", "json")
 MOST_METHODS = 50  # that are listed
 PAGE = "report.html"
 
@@ -43,19 +41,20 @@ PAGE = "report.html"
     "Print the worst classes of each method, the methods over seeds, and what to do next.",
     ("aol show runs/latest", "aol show runs/a runs/b", "aol show results --format csv > runs.csv"),
     value("folders", "FOLDER", "--out of a command, a study, a run, or a folder of those", nargs="+", type=path),
-    choice("--format", FORMATS, "csv: a row a run, with all settings (default: table)"),
+    choice("--format", ("table", "csv"), "csv: a row a run, with all settings (default: table)"),
 )
 def _show(args: argparse.Namespace) -> int:
     from aol.records.record import DamagedRunError
     from aol.records.store import requested_ids
     from aol.records.table import as_csv, frame_of, read_runs
 
-    wanted = chosen_format(args)
+    if args.json and args.format is not None:
+        raise UsageError(f"--json and --format {args.format} contradict each other.")
     damaged: list[DamagedRunError] = []
     frame = frame_of(read_runs(args.folders, damaged))
-    if wanted == "json":
+    if args.json:
         print_json(frame)
-    elif wanted == "csv":
+    elif args.format == "csv":
         print(as_csv(frame.map(lambda cell: printable(cell) if isinstance(cell, str) else cell)), end="")
     else:
         asked = [len(requested_ids(folder)) for folder in args.folders]

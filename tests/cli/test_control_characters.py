@@ -31,12 +31,12 @@ def controls(text: str) -> set[str]:
     return {letter for letter in text if not letter.isprintable()} - {"\n"}
 
 
-@pytest.mark.parametrize("form", ["table", "csv", "json"])
+@pytest.mark.parametrize("form", ["--format=table", "--format=csv", "--json"])
 def test_settings_of_runs_are_shown_as_text(form: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", str(folder), "--format", form]) == 0
+    assert main(["show", str(folder), form]) == 0
     said = capsys.readouterr()
     assert controls(said.out + said.err) == set()
-    if form == "table":
+    if form == "--format=table":
         assert r"photos\x1b[2J\x9b31m[red]" in said.out
 
 

@@ -10,9 +10,11 @@ import pytest
 
 import aol.lab.cli
 from aol import cli
-from aol.cli import MODULES, Parser, main, number, seconds, seed_list
+from aol.cli import MODULES, Parser, main
+from aol.lab.cli import number, seconds, seed_list
 from aol.lab.data.images import DataError
 from aol.lab.settings import WrongSettingsError
+from aol.lab.study.cli import write
 from tests.support.bad_input import WRONG
 from tests.support.running import SRC
 from tests.support.running import aol as aol_in_a_process
@@ -140,7 +142,7 @@ def test_whatever_happens_is_one_line_and_a_traceback_only_on_request(
 
 def test_a_device_is_not_replaced_by_a_file() -> None:
     with pytest.raises(cli.UsageError, match="--write: /dev/null is not a plain file"):
-        cli.write(Path("/dev/null"), b"")
+        write(Path("/dev/null"), b"")
 
 
 def test_the_types_of_flags() -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import math
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,10 +25,7 @@ from aol.cli import (
     UsageError,
     choice,
     command,
-    count,
-    folder,
-    seconds,
-    seed_list,
+    path,
     show_help,
     switch,
     tell,
@@ -44,7 +43,53 @@ if TYPE_CHECKING:
     from aol.records.store import Store
 
 BASE = Path("runs")  # of folders that were not named
+MOST_SEEDS = 10_000
 SEVERAL = "Every setting takes several values with commas between them; each combination is a run."
+
+# Types of flags
+
+
+def number(least: float, *, whole: bool = False) -> Callable[[str], Any]:
+    """Return a reader of numbers, or whole numbers, of at least `least`, up to 1e9."""
+
+    def number(text: str) -> float:
+        try:
+            value = int(text) if whole else float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= 1e9:
+            kind = "whole number" if whole else "number"
+            raise argparse.ArgumentTypeError(f"must be a {kind} in [{least:g}, 1e+09], not {text!r}")
+        return value
+
+    return number
+
+
+count = partial(number, whole=True)
+seconds = number(0.0)
+
+
+def folder(text: str) -> str:
+    """Return the name of a folder."""
+    return str(path(text))
+
+
+def seed_list(flag: str, text: str) -> list[int]:
+    """Return seeds from numbers and ranges with commas between them.
+
+    >>> seed_list("--seed", "0,2,7-9")
+    [0, 2, 7, 8, 9]
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if not first <= last < first + MOST_SEEDS:
+            wanted = f"whole numbers or ranges such as 0-4, of at most {MOST_SEEDS:,}"
+            raise UsageError(f"{flag} must be {wanted}, not {part.strip()!r}.")
+        seeds += range(first, last + 1)
+    return seeds
+
 
 # Settings as flags
 

@@ -12,21 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aol._files import write_atomically
 from aol.cli import (
     UsageError,
     choice,
-    chosen_format,
     command,
     console,
-    folder,
-    give,
     path,
+    plain_lines,
     print_table,
-    seed_list,
     show_help,
     tell,
     value,
-    write,
 )
 from aol.lab.cli import (
     DEFAULTS,
@@ -34,9 +31,11 @@ from aol.lab.cli import (
     absolute,
     add_noted,
     defaults_of,
+    folder,
     noted,
     options_of,
     progress_for,
+    seed_list,
     setting_values,
     train_runs,
     train_with,
@@ -253,9 +252,9 @@ def _show(args: argparse.Namespace) -> None:
     from aol.lab.study.results import study_results
     from aol.lab.study.tables import render
 
-    wanted, study = chosen_format(args, ENDINGS), chosen(args)
+    wanted, study = _chosen_format(args), chosen(args)
     results = study_results(study, _store_in(args), figure=args.figure)
-    give(render(results, wanted), args.write)
+    _give(render(results, wanted), args.write)
 
 
 @command(
@@ -275,7 +274,7 @@ def _page(args: argparse.Namespace) -> None:
     text, charts = results_page(_store_in(args).folder, called, charts=args.write is not None)
     for name, content in charts.items():
         write(Path(args.write).parent / name, content)
-    give(text, args.write)
+    _give(text, args.write)
 
 
 @command(
@@ -298,3 +297,34 @@ def _draw(args: argparse.Namespace) -> None:
     results = study_results(study, _store_in(args))
     write(Path(args.write).expanduser(), style.rendered(draw(results), kind))
     print(f"Written: {args.write}", file=sys.stderr)
+
+
+def _chosen_format(args: argparse.Namespace) -> str:
+    """Return the format that `--json`, `--format` or the ending of `--write` asks for; "table" without them."""
+    if args.json and args.format not in (None, "json"):
+        raise UsageError(f"--json and --format {args.format} contradict each other.")
+    if args.json or args.format is not None or args.write is None:
+        return "json" if args.json else args.format or "table"
+    ending = Path(args.write).suffix.lower()
+    if ending not in ENDINGS:
+        raise UsageError(f"--write must end in {', '.join(ENDINGS)}, or give --format, not {args.write!r}.")
+    return ENDINGS[ending]
+
+
+def _give(text: str, file: str | None) -> None:
+    """Print a text, or write it to a file, as a whole."""
+    text = plain_lines(text)
+    if file is None:
+        print(text, end="")
+    else:
+        write(Path(file), text.encode())
+        print(f"Written: {file}", file=sys.stderr)
+
+
+def write(place: Path, content: bytes) -> None:
+    """Write the file of `--write` as a whole."""
+    if not place.parent.is_dir():
+        raise UsageError(f"--write: there is no folder {place.parent}.")
+    if place.exists() and not place.is_file():  # a folder, or a device, which the new file would take the place of
+        raise UsageError(f"--write: {place} is not a plain file.")
+    write_atomically(place, content)
