@@ -148,19 +148,6 @@ def test_what_is_fixed_in_advance_is_a_setting_of_the_grid_on_the_seeds_of_its_b
     assert not others & known  # seeds that were not seen when rho was fixed
 
 
-def test_thresholds_are_compared_on_the_runs_of_limited_access() -> None:
-    study = load("thresholds-limited-access")
-    known = set(load("fixed-rho-limited-access").all_runs()) | set(load("limited-access").all_runs())
-    for cell in study.cells_list():
-        by_method = {each.name: study.runs(cell, each) for each in study.methods}
-        assert set(by_method["none"]) | set(by_method["aol"]) <= known  # trained once for both studies
-        for name, rule in (("aol-positive", "positive-median"), ("aol-mean", "mean")):
-            assert {run.threshold for run in by_method[name]} == {rule}
-            plain = {dataclasses.replace(run, threshold=None, rho=0.1) for run in by_method[name]}
-            assert plain == set(by_method["aol"])
-        assert len({run.group_key for run in study.cell_runs(cell)}) == 1
-
-
 def test_losses_have_the_runs_of_margins_fresh() -> None:
     assert set(load("margins-fresh").all_runs()) < set(load("losses").all_runs())
 

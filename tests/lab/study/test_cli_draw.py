@@ -90,25 +90,15 @@ def test_without_records_it_is_said_what_makes_them(tmp_path: Path, capsys: pyte
 
 @pytest.mark.parametrize(
     ("write", "said"),
-    [
-        ("ages.jpg", "--write must end in .png, .pdf, .svg, not "),
-        ("no/such/ages.png", "--write: there is no folder "),
-        ("folder.png", "--write: "),
-        ("/proc/ages.png", "[Errno 2] No such file or directory: '/proc/ages.png'"),
-    ],
+    [("ages.jpg", "--write must end in .png, .pdf, .svg, not "), ("no/such/ages.png", "--write: there is no folder ")],
 )
 def test_a_file_that_cannot_be_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], write: str, said: str
 ) -> None:
     study = _study(tmp_path)
     _stored(tmp_path, study)
-    (tmp_path / "folder.png").mkdir()
-    assert _draw(tmp_path, study, write=write) in (1, 2)
-    found = capsys.readouterr()
-    assert found.err.startswith(f"aol: {said}")
-    assert found.err.count("\n") == 1
-    assert "Traceback" not in found.err
-    assert not list(tmp_path.glob("*.part"))
+    assert _draw(tmp_path, study, write=write) == 2
+    assert _refused(capsys, tmp_path, write).startswith(said)
 
 
 def test_without_matplotlib_it_is_said_how_to_install_it(

@@ -30,10 +30,10 @@ from aol.records.record import Run
 from tests.support.made_up import record, results
 
 
-def _record(seed: int, *, classes: int = 100, noise: float = 0.5, settings: Settings | None = None) -> Run:
+def _record(seed: int, *, classes: int = 100, settings: Settings | None = None) -> Run:
     rng = np.random.default_rng(seed)
     age = 1 + rng.random(classes) * 5
-    by_class = {name: (SIGNS[signal] * age + noise * rng.standard_normal(classes)) for signal, name in SIGNALS.items()}
+    by_class = {name: (SIGNS[signal] * age + 0.5 * rng.standard_normal(classes)) for signal, name in SIGNALS.items()}
     accuracy = by_class["test_accuracy"]
     by_class["test_accuracy"] = (accuracy - accuracy.min()) / np.ptp(accuracy)  # from 0 to 1, with the same r
     made = record(settings or Settings(data="cifar100", seed=seed), 0.5)
@@ -59,18 +59,6 @@ def test_the_interval_is_scipys() -> None:
     assert (r, low, high) == pytest.approx((known.statistic, ends.low, ends.high), abs=1e-9)
 
 
-def test_the_interval_covers() -> None:
-    rng = np.random.default_rng(2)
-    hits = 0
-    for _ in range(2000):
-        x, noise = rng.standard_normal((2, 100))
-        found = pearson(x, 0.7 * x + np.sqrt(1 - 0.49) * noise)
-        assert found is not None
-        _, low, high, _ = fisher([found[0]], 100)
-        hits += low <= 0.7 <= high
-    assert hits / 2000 == pytest.approx(0.95, abs=0.017)
-
-
 def test_seeds_are_averaged_and_the_classes_stay_the_sample() -> None:
     both = correlations([_record(0), _record(1)])
     one = correlations([_record(0)])
@@ -78,11 +66,6 @@ def test_seeds_are_averaged_and_the_classes_stay_the_sample() -> None:
     assert [each.classes for each in both] == [100] * 5
     width = [np.arctanh(each.high) - np.arctanh(each.low) for each in (*both, *one)]
     assert width == pytest.approx([width[0]] * 10)
-
-
-def test_a_perfect_correlation_is_told_and_nothing_breaks() -> None:
-    found = correlations([_record(0, noise=0.0)])
-    assert [round(each.r, 6) for each in found] == [SIGNS[signal] for signal in SIGNALS]
 
 
 def test_runs_without_ages_and_runs_that_diverged_say_nothing() -> None:

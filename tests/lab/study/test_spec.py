@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aol.lab.settings import Settings, WrongSettingsError
-from aol.lab.study import Method, Study, builtin_names, load
+from aol.lab.study import Method, Study, load
 
 ROOT = Path(__file__).parents[3]
 
@@ -96,20 +96,6 @@ def test_a_part_of_a_study_holds_its_baseline_and_what_was_asked_for(tmp_path: P
     assert set(plain.all_runs()) == {run for run in study.all_runs() if run.weighting == "none"}
 
 
-@pytest.mark.parametrize(
-    ("chosen", "sentence"),
-    [
-        ({"data": ["digits"]}, "tiny can be restricted by imbalance, loss, rho, level, method; there is no 'data'."),
-        ({"imbalance": [11]}, "tiny has imbalance 10, none; there is no 11."),
-        ({"method": ["cb"]}, "tiny has no method called 'cb', only none, aol, frequency."),
-    ],
-)
-def test_a_part_that_is_not_there_is_refused(chosen: dict[str, list[object]], sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(WrongSettingsError) as error:
-        load(written(tmp_path, TINY)).only(**chosen)
-    assert str(error.value) == sentence
-
-
 def test_a_method_whose_grid_has_none_of_the_settings_is_not_left_out_silently(tmp_path: Path) -> None:
     more = TINY + "[[methods]]\nname = 'slow'\nweighting = 'aol'\ngrid = { rho = [0.01] }\n"
     study = load(written(tmp_path, more))
@@ -177,14 +163,6 @@ def test_a_study_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path
     binary.write_bytes(b"\xff\xfe")
     with pytest.raises(WrongSettingsError, match="is not TOML"):
         load(binary)
-
-
-def test_a_builtin_study_is_called_as_its_file() -> None:
-    for name in builtin_names():
-        assert load(name).name == name
-        assert load(f"{name}-smoke").name == f"{name}-smoke"
-    for path in (ROOT / "results" / "studies").glob("*.toml"):
-        assert load(path).name == path.stem not in builtin_names()
 
 
 @pytest.fixture(autouse=True)
