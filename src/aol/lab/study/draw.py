@@ -99,7 +99,7 @@ def draw_forest(blocks: Sequence[Block], axis: str, reference: str, *, long: boo
     for axes in panels:
         axes.set_ylim(longest - 0.4, -0.8)
         axes.set_xlabel(axis)
-        style.limit_ticks(axes, x=7)
+        style.limit_ticks(axes, 7)
     known = any(row.interval is not None for row in estimates)
     line, label = ("s-", "estimate, 95 % interval") if known else ("s", "estimate, one seed")
     handles = panels[0].plot([], [], line, color=style.GREY, label=label)
@@ -115,7 +115,7 @@ def _fill(axes: Axes, blocks: Sequence[Block], letters: int, label_letters: int)
     place, ticks, labels = 0.0, [], []
     for name, rows in blocks:
         if name:
-            text, across = style.shorten(name, letters), ("axes fraction", "data")
+            text, across = _shorten(name, letters), ("axes fraction", "data")
             axes.annotate(text, (0.0, place), xycoords=across, fontsize=6.5, va="center", weight="bold")
             place += _HEAD / _ROW
         for row in rows:
@@ -126,7 +126,7 @@ def _fill(axes: Axes, blocks: Sequence[Block], letters: int, label_letters: int)
             if row.reference is not None:
                 axes.plot([row.reference], [place], "o", color=style.GREY, markerfacecolor="none", zorder=2)
             ticks.append(place)
-            labels.append(style.shorten(row.label, label_letters))
+            labels.append(_shorten(row.label, label_letters))
             place += 1.0
     axes.set_yticks(ticks, labels)
     axes.spines["left"].set_visible(False)
@@ -181,7 +181,13 @@ def _draw_ages(maps: Mapping[str, AgeMap]) -> Figure:
     for left_over in panels[len(maps) :]:
         figure.delaxes(left_over)
     for axes, title in zip(panels, maps, strict=False):
-        axes.set_title(style.shorten(title, 52), loc="left", fontsize=7.0)
+        axes.set_title(_shorten(title, 52), loc="left", fontsize=7.0)
     oldest = max(len(own.epochs) for own in maps.values()) + 1  # the largest possible age
     draw_ages(figure, panels[: len(maps)], list(maps.values()), largest=min(LARGEST, oldest))
     return figure
+
+
+def _shorten(text: str, most: int) -> str:
+    """Return a name that fits beside an axis."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -129,7 +129,11 @@ def draw_ages(figure: Figure, panels: Sequence[Axes], maps: Sequence[AgeMap], *,
             interpolation="nearest" if classes <= 200 else "antialiased", interpolation_stage="data",
         )  # fmt: skip
         image.set_rasterized(True)
-        style.set_time_axis(axes, shown.epochs, shown.time)
+        axes.set_xlabel(shown.time)
+        if len(shown.epochs) > 1:
+            style.limit_ticks(axes, 6, whole=True)
+        else:
+            axes.set_xticks([int(shown.epochs[0])])
         _name_classes(axes, shown)
         for spine in axes.spines.values():
             spine.set_visible(True)

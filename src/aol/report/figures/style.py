@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from aol._need import need
-from aol.records.record import Floats, Ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,29 +86,7 @@ def rendered(figure: Figure, kind: str, *, text: bool = False) -> bytes:
     return buffer.getvalue()
 
 
-def shorten(text: str, most: int = 18) -> str:
-    """Return a name that fits beside an axis.
-
-    >>> shorten("a class with a very long name")
-    'a class with a ve…'
-    """
-    text = " ".join(text.split())
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def set_time_axis(axes: Axes, epochs: Ints | Floats, unit: str) -> None:
-    """Make the horizontal axis that of epochs, or of steps, as `unit` says; a single one has a place of its own."""
-    axes.set_xlabel(unit)
-    if len(epochs) > 1:
-        limit_ticks(axes, x=6, whole=True)
-    else:  # a range of zero width
-        axes.set_xlim(epochs[0] - 0.5, epochs[0] + 0.5)
-        axes.set_xticks([int(epochs[0])])
-
-
-def limit_ticks(axes: Axes, *, x: int | None = None, y: int | None = None, whole: bool = False) -> None:
-    """Put at most so many ticks on an axis, on round numbers."""
+def limit_ticks(axes: Axes, most: int, *, whole: bool = False) -> None:
+    """Put at most so many ticks on the horizontal axis, on round numbers."""
     locator, least = matplotlib("ticker").MaxNLocator, 1 if whole else 3
-    for axis, most in ((axes.xaxis, x), (axes.yaxis, y)):
-        if most is not None:
-            axis.set_major_locator(locator(most, integer=whole, steps=[1, 2, 2.5, 5, 10], min_n_ticks=least))
+    axes.xaxis.set_major_locator(locator(most, integer=whole, steps=[1, 2, 2.5, 5, 10], min_n_ticks=least))
