@@ -313,16 +313,11 @@ def absolute(path: str | None) -> str | None:
     return None if path is None else str(Path(path).expanduser().absolute())
 
 
-def is_first() -> bool:
-    """Return whether this is the one process of several started by torchrun that prints."""
-    return launched()[0] == 0
-
-
 def progress_for(args: argparse.Namespace, name: str = "") -> Silent:
     """Return how progress is shown: in lines; with `--json` not at all."""
     from aol.lab.train.progress import Lines, Silent
 
-    return Silent() if args.json or not is_first() else Lines(name)
+    return Silent() if args.json or launched()[0] else Lines(name)  # one process of several prints
 
 
 # Training
@@ -394,11 +389,13 @@ def train_runs(
     latest = BASE / "latest" if args.out is None and not args.resume else None
     begin = partial(prepare, runs, store, request, resume=resume, fresh=args.fresh, latest=latest)
     outcome = train_with(args, runs, store, opened, options, progress, fresh=args.fresh, prepare=begin)
-    read = [(store.path(run.run_id), store.get(run.run_id)) for run in (runs if is_first() else [])]
+    if launched()[0]:  # the first of several processes reads and prints
+        return outcome.exit_status(False)
+    read = [(store.path(run.run_id), store.get(run.run_id)) for run in runs]
     frame = frame_of([(folder, run) for folder, run in read if run is not None])
-    if is_first() and args.json:
+    if args.json:
         print_json(frame)
-    elif is_first():
+    else:
         print_runs(frame, [store.folder], asked=len(runs))
     failed = any(run.failed_at_epoch is not None for run in frame.runs.values())
     return outcome.exit_status(failed)

@@ -34,12 +34,8 @@ def opened(runs: Sequence[Settings]) -> dict[str, AnyPair]:
 class Heard(Silent):
     def __init__(self) -> None:
         super().__init__()
-        self.said: list[str] = []
         self.tallies: list[tuple[int, float]] = []
         self.groups: list[tuple[int, ...]] = []
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
 
     def begin(self, runs: Sequence[Settings], epoch: int, doing: str) -> None:
         self.groups.append(tuple(run.seed for run in runs))

@@ -1,4 +1,4 @@
-"""The device that a word of the command line names, its memory and threads, and which of several processes this is.
+"""The device that a word of the command line names, its threads, and which of several processes this is.
 
 Imports torch only when a device is asked for.
 """
@@ -6,9 +6,7 @@ Imports torch only when a device is asked for.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import platform
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,9 +14,6 @@ from aol.lab.settings import WrongSettingsError
 
 if TYPE_CHECKING:
     import torch
-
-# Of glibc's malloc.h. 32 MiB is the most that every version accepts, and what malloc itself grows to.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = (-1, 512 << 20), (-3, 32 << 20)
 
 
 def launched() -> tuple[int, int]:
@@ -29,18 +24,6 @@ def launched() -> tuple[int, int]:
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     return int(os.environ.get("RANK", "0")) if world > 1 else 0, world
-
-
-def keep_freed_memory() -> bool:
-    """Let malloc keep up to 512 MiB that tensors free, for the next ones; return whether it does.
-
-    By default glibc returns memory at the end of a training step, and each page is faulted in and zeroed again in the
-    next one. Other C libraries are left as they are.
-    """
-    if platform.libc_ver()[0] != "glibc":
-        return False
-    mallopt = ctypes.CDLL(None).mallopt
-    return all(mallopt(*setting) for setting in (_MMAP_THRESHOLD, _TRIM_THRESHOLD))
 
 
 @contextlib.contextmanager
@@ -81,6 +64,4 @@ def usable_device(name: str) -> torch.device:
         raise WrongSettingsError(f"--device {name} cannot be used here: {str(error).splitlines()[0]}") from error
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    else:
-        keep_freed_memory()
     return device

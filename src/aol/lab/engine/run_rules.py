@@ -63,7 +63,7 @@ class RunWeights:
         return torch.where(self._by_sample & (epoch >= self._first), own, weights)
 
     def mean_by_class(self, class_weight: Tensor, sample_weight: Tensor, label: Tensor) -> Tensor:
-        """Return the class weights `[R, C]` to record: for runs at sample level, the mean over the class's samples."""
+        """Return the class weights `[R, C]` to record: for runs at sample level, means over samples."""
         if not self._any_by_sample:
             return class_weight
         mean = class_mean(sample_weight, label, class_weight.shape[1]).nan_to_num(1.0).to(class_weight.dtype)
@@ -71,20 +71,13 @@ class RunWeights:
 
 
 class SampleSignals(nn.Module):
-    """The largest age, the number of errors, and the last loss of N samples in R runs. No signal forgets but the loss.
+    """The largest age, the number of errors, and the last loss of N samples in R runs; `[R, N]` each."""
 
-    Attributes:
-        peak: the largest age so far, `int32 [R, N]`; 0 where never seen.
-        wrong: in how many of its `seen` epochs a sample was wrong, `int32 [R, N]`.
-        marked: which samples were wrong at the end of epoch `after`, counted from one, `bool [R, N]`.
-        loss: the last softmax loss, `float32 [R, N]`, NaN where never observed.
-    """
-
-    peak: Tensor
-    wrong: Tensor
+    peak: Tensor  # the largest age so far; 0 where never seen
+    wrong: Tensor  # in how many of its `seen` epochs a sample was wrong
     seen: Tensor
-    marked: Tensor
-    loss: Tensor
+    marked: Tensor  # whether it was wrong at the end of epoch `after`, counted from one
+    loss: Tensor  # the last softmax loss; NaN where never observed
 
     def __init__(self, runs: Sequence[Settings], num_samples: int, device: torch.device) -> None:
         super().__init__()
@@ -142,14 +135,17 @@ class RunMargins:
 
     def __init__(self, runs: Sequence[Settings], num_classes: int, labels: Tensor | None, device: torch.device) -> None:
         self._shape, self._device, self._labels = (len(runs), num_classes), device, labels
-        self._by_counts = torch.tensor([row for row, run in enumerate(runs) if run.margin == "counts"], device=device)
-        self._tau = torch.tensor([run.tau for run in runs if run.margin == "counts"], dtype=torch.float64)
         self._parts: dict[str, _Part] = {}
-        for margin, steps in dict.fromkeys((run.margin, run.margin_steps) for run in runs):
+        by_rule: dict[tuple[str, int | None], list[int]] = {}
+        for row, run in enumerate(runs):
+            by_rule.setdefault((run.margin, run.margin_steps), []).append(row)
+        counting = by_rule.get(("counts", None), [])
+        self._by_counts = torch.tensor(counting, dtype=torch.int64, device=device)
+        self._tau = torch.tensor([runs[row].tau for row in counting], dtype=torch.float64)
+        for (margin, steps), rows in by_rule.items():
             signal = MARGINS[margin].signal
             if signal is None:
                 continue
-            rows = [row for row, run in enumerate(runs) if (run.margin, run.margin_steps) == (margin, steps)]
             soft = signal == "probability"
             margins = Margins(
                 num_classes,

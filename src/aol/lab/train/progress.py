@@ -68,7 +68,7 @@ class Stop:
 
 
 class Silent:
-    """Counts epochs of runs, estimates the time that is left, and prints nothing."""
+    """Counts epochs of runs, estimates the time that is left, keeps what is `said`, and prints nothing."""
 
     def __init__(self) -> None:
         self._epochs: dict[str, int] = {}
@@ -76,7 +76,8 @@ class Silent:
         self._start: float | None = None
         self._stop, self._now = Stop(), (list[Settings](), 0.0, "")  # runs, epoch and what is going on
         self._worked, self._shown = 0.0, -math.inf  # epochs of all runs, in this process
-        self._said: set[str] = set()
+        self.said: list[str] = []
+        self._once: set[str] = set()
 
     def start(self, runs: Sequence[Settings], left: Sequence[Settings], stop: Stop) -> None:
         """Take all runs, those that are not complete, and when to stop."""
@@ -134,12 +135,13 @@ class Silent:
 
     def say_once(self, text: str) -> None:
         """Take a sentence that may come again."""
-        if text not in self._said:
-            self._said.add(text)
+        if text not in self._once:
+            self._once.add(text)
             self.say(text)
 
     def say(self, text: str) -> None:
         """Take a sentence."""
+        self.said.append(text)
 
     def show(self, doing: str) -> None:
         """Show how far the runs are and what is going on."""

@@ -30,17 +30,6 @@ _RETRIES = 4  # of a task whose worker died: a group that kills every worker mus
 _open: dict[str, AnyPair] = {}  # the data set that was opened last in this worker
 
 
-class _Notes(Silent):
-    """Keeps what is to be said."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.said: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-
 def train_task(
     group: RunGroup, context: Context, seconds: float | None, device: str, open_data: OpenData
 ) -> tuple[bool, list[str]]:
@@ -51,7 +40,7 @@ def train_task(
     if group.runs[0].data not in _open:
         _open.clear()
         _open.update(open_data(group.runs[:1]))
-    options, notes = replace(context.options, device=usable_device(device)), _Notes()
+    options, notes = replace(context.options, device=usable_device(device)), Silent()
     done = train_group(group, Context(context.store, _open, options, notes, context.keep), Stop(seconds))
     return done, notes.said
 
