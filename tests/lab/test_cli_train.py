@@ -45,19 +45,8 @@ def test_every_flag_is_accepted_with_its_default(
         flag = "--steps" if (command, name) == ("stream", "epochs") else f"--{name.replace('_', '-')}"
         value = start[name]
         words += [flag, "none" if value is None else str(value).lower()]
-    words += [
-        "--data-dir",
-        str(tmp_path),
-        "--out",
-        str(tmp_path / "out"),
-        "--device",
-        "cpu",
-        "--together",
-        "2",
-        "--stacking",
-        "grouped",
-    ]
-    words += ["--workers", "0", "--checkpoint-seconds", "30", "--deterministic", "--debug"]
+    words += ["--data-dir", str(tmp_path), "--out", str(tmp_path / "out"), "--device", "cpu", "--together", "2"]
+    words += ["--stacking", "grouped", "--workers", "0", "--checkpoint-seconds", "30", "--deterministic", "--debug"]
     words += ["--resume", "--minutes", "60", "--json"]
     words += ["--keep-samples"] if command == "train" else []
     try:

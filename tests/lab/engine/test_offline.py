@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from aol.lab.engine import source as source_module
-from aol.lab.engine.learner import rate_at
 from aol.lab.engine.loop import Loop
-from aol.lab.settings import Settings
 from tests.support.naive_training import Naive
 from tests.support.tiny_runs import make_loop, network, same_network, settings, tiny_pair
 
@@ -230,29 +228,6 @@ def test_an_absent_sample_grows_older_and_one_never_seen_has_no_age() -> None:
     for c in range(3):
         age = float(loop.history.by_class("age")[-1, 0, c])
         assert math.isnan(age) == (c in unseen)
-
-
-def test_the_schedule_of_200_epochs_warms_up_by_step_and_falls_at_160_and_180() -> None:
-    run = Settings(epochs=200, lr=0.1)
-    steps = 7
-    rates = [rate_at(run, step, steps) for step in range(200 * steps)]
-    assert rates[:35] == pytest.approx([0.1 * (step + 1) / 35 for step in range(35)])
-    assert rates[35 : 159 * steps] == [0.1] * (159 * steps - 35)
-    assert rates[159 * steps : 179 * steps] == pytest.approx([0.001] * (20 * steps))
-    assert rates[179 * steps :] == pytest.approx([0.00001] * (21 * steps))
-
-
-def test_sigmoid_heads_start_low_and_only_softmax_heads_decay_their_bias() -> None:
-    losses = ("softmax", "sigmoid", "focal")
-    learner = make_loop([settings(loss=loss, weight_decay=0.5, momentum=0.9) for loss in losses]).learner
-    start = [learner.network(row)["head.bias"] for row in range(3)]
-    assert start[1].tolist() == start[2].tolist() == pytest.approx([-math.log(2)] * 3)
-    assert start[0].tolist() != start[1].tolist()
-    learner.step(torch.zeros(3, 4, 1, 8, 8), torch.zeros(3, 4, dtype=torch.int64), torch.zeros(3, 4), 0.1)
-    bias = [learner.network(row)["head.bias"] for row in range(3)]
-    torch.testing.assert_close(bias[0], start[0] * (1 - 0.1 * 0.5))
-    assert torch.equal(bias[1], start[1])
-    assert torch.equal(bias[2], start[2])
 
 
 def test_validation_is_held_out_of_the_whole_pool_before_the_long_tail_is_made() -> None:
