@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from aol._values import unlike
 from aol._version import __version__
-from aol.records.compare import MethodRow, Methods, methods_of, worst_classes
+from aol.records.compare import Methods, methods_of, worst_classes
 from aol.records.metrics import MEASURES, at_the_end, is_stream
 from aol.records.previews import png
 from aol.records.record import Json, Run, numbers
@@ -108,7 +108,8 @@ def _methods(methods: Methods) -> dict[str, Json]:
     """Return the methods side by side: what is to be said of them, other measures by name, and a row a method."""
     rows: list[Json] = []
     for row in methods.rows[:METHODS]:
-        gain = row.gain
+        gain, worst = row.gain, worst_classes(row.runs, 2)
+        right = numbers(worst["accuracy"], 3)
         rows.append(
             {
                 "name": _short(row.name), "method": _short(row.method), "seeds": row.seeds,
@@ -116,21 +117,13 @@ def _methods(methods: Methods) -> dict[str, Json]:
                 "gain": numbers([gain.mean], DIGITS)[0] if gain else None,
                 "interval": numbers(gain.interval, DIGITS) if gain and gain.interval else None,
                 "measures": numbers([*row.measures.values()], DIGITS), "verdict": methods.verdicts.get(row.name, ""),
-                "worst": _worst(row),
+                "worst": [[_short(name), value] for name, value in zip(worst["name"], right, strict=True)],
             }
         )  # fmt: skip
-    measures: list[Json] = [*methods.rows[0].measures] if methods.rows else []
-    named = {
-        "answer": methods.answer() + methods.worst(),
-        "about": methods.about("in colour"),
-        "measure": methods.measure,
-    }
-    return {**named, "measures": measures, "rows": rows}
-
-
-def _worst(row: MethodRow) -> Json:
-    worst = worst_classes(row.runs, 2)
-    return [[_short(name), right] for name, right in zip(worst["name"], numbers(worst["accuracy"], 3), strict=True)]
+    return {
+        "answer": methods.answer() + methods.worst(), "about": methods.about("in colour"), "measure": methods.measure,
+        "measures": [*methods.rows[0].measures] if methods.rows else [], "rows": rows,
+    }  # fmt: skip
 
 
 def _summary(data: RunData, methods: Methods, details: dict[str, Json]) -> dict[str, Json]:

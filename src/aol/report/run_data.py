@@ -17,20 +17,12 @@ from aol.report.samples import AnswersOnTest, Samples, answers_on_test, samples_
 
 @dataclass(frozen=True)
 class RunData:
-    """One run of a report.
+    """One run of a report."""
 
-    Args:
-        name: method and seed, unique among the runs of the report.
-        folder: of the run.
-        run: its record, with at least one epoch.
-        samples: what is known of each training sample, where that was kept.
-        tested: the last answers to test samples, where these were kept.
-    """
-
-    name: str
+    name: str  # method and seed, unique among the runs of the report
     folder: Path
-    run: Run
-    samples: Samples | None = None
+    run: Run  # its record, with at least one epoch
+    samples: Samples | None = None  # None where they were not kept
     tested: AnswersOnTest | None = None
 
     def last(self, reading: str) -> Floats | None:

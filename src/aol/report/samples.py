@@ -32,19 +32,12 @@ _LEAST_EPOCHS = 3  # that must have seen a sample before its label is called wro
 
 @dataclass(frozen=True)
 class Samples(SampleTable):
-    """The training samples of a run, with what a report says of them.
+    """The training samples of a run, with what a report says of them."""
 
-    Args:
-        picture: returns the picture of a row as PNG; None where the run's folder has none.
-        about: what some rows are, as text or as pairs of name and value.
-        ids: the names of the samples, where they have some.
-        test_accuracy: the share of right answers on test by class, `[C]`, where it was read.
-    """
-
-    picture: Callable[[int], bytes | None] = lambda _: None
-    about: Mapping[int, Description] = field(default_factory=dict)
-    ids: Sequence[str | int] | None = None
-    test_accuracy: Floats | None = None
+    picture: Callable[[int], bytes | None] = lambda _: None  # of a row, as PNG; None where the run's folder has none
+    about: Mapping[int, Description] = field(default_factory=dict)  # of some rows: text, or pairs of name and value
+    ids: Sequence[str | int] | None = None  # the names of the samples, where they have some
+    test_accuracy: Floats | None = None  # the share of right answers on test by class, `[C]`
 
     def history(self, rows: npt.ArrayLike) -> Shorts:
         """Return the ages of some samples after each epoch, `int32 [E, len(rows)]`; 0 before the first sight."""

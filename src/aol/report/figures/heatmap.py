@@ -31,23 +31,14 @@ _LETTERS = 18  # of a name
 
 @dataclass(frozen=True)
 class AgeMap:
-    """The ages of classes over time.
+    """The ages of classes over time."""
 
-    Args:
-        age: `float64 [E, C]`, NaN where it is not known.
-        epochs: which epochs these are, counted from one, `int64 [E]`.
-        counts: training samples a class, `[C]`; all equal, or None, where there is no head and no tail.
-        names: of the classes; where they have none, their numbers.
-        time: what an epoch is: "epoch", on a stream "step".
-        numbered: whether the names are numbers; then some are written with their sizes, however many there are.
-    """
-
-    age: Floats
-    epochs: Ints
-    counts: Ints | None
-    names: Sequence[str]
-    time: str
-    numbered: bool = False
+    age: Floats  # `[E, C]`, NaN where it is not known
+    epochs: Ints  # which epochs these are, counted from one
+    counts: Ints | None  # training samples a class; all equal, or None, where there is no head and no tail
+    names: Sequence[str]  # of the classes; where they have none, their numbers
+    time: str  # what an epoch is: "epoch", on a stream "step"
+    numbered: bool = False  # whether the names are numbers; then some are written with their sizes
 
     @property
     def sizes(self) -> Ints | None:
