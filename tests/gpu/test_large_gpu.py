@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from aol.lab.data import open_data
-from aol.lab.data.encoded_images import Ragged, View, centre_boxes, crop_boxes, draw_crops, view_of
+from aol.lab.data.encoded_images import Ragged, centre_boxes, crop_boxes, draw_crops
 from aol.lab.engine import stored_source
 from aol.lab.engine.loop import Loop
 from aol.lab.engine.source import sources
@@ -39,12 +39,12 @@ def test_the_kernel_is_the_matrix_products(training: bool) -> None:
     given = images()
     sides = sizes(given)
     boxes = crop_boxes(sides, draw_crops(len(given), seed=5, epoch=1)) if training else centre_boxes(sides)
-    here, view, index = ragged(given), view_of(boxes, 224), torch.arange(len(given))
-    there, moved = Ragged(*(part.cuda() for part in here)), View(*(part.cuda() for part in view))
+    here, index = ragged(given), torch.arange(len(given))
+    there = Ragged(*(part.cuda() for part in here))
     numbers = {"scale": torch.ones(3, device=CUDA), "shift": torch.zeros(3, device=CUDA)}
-    found = batch(there, index.cuda(), moved, size=224, **numbers).cpu()
+    found = batch(there, index.cuda(), boxes.cuda(), size=224, **numbers).cpu()
     # Places of up to 500 pixels round by 500 · 2⁻²⁴ each, and a pixel may differ from the next by 255.
-    torch.testing.assert_close(found, resample(here, index, view, size=224), rtol=1e-4, atol=2 * 255 * 500 / 2**24)
+    torch.testing.assert_close(found, resample(here, index, boxes, size=224), rtol=1e-4, atol=2 * 255 * 500 / 2**24)
 
 
 def test_a_set_that_is_kept_shows_the_crops_of_one_that_is_streamed(

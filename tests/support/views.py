@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aol.lab.data.encoded_images import Ragged, View
+from aol.lab.data.encoded_images import Ragged
 from tests.support.tiny_sets import pixels
 
 SIZES = [(40, 48), (48, 40), (97, 331), (300, 60), (33, 33), (7, 9), (64, 64), (1, 1), (120, 500)]
@@ -30,16 +30,16 @@ def ragged(given: list[Tensor]) -> Ragged:
     return joined
 
 
-def resample(images: Ragged, index: Tensor, view: View, *, size: int) -> Tensor:
-    """Return views of the images `index [n]` as float32 `[n, 3, size, size]`, 0 to 255: Y · X · Zᵀ.
+def resample(images: Ragged, index: Tensor, boxes: Tensor, *, size: int) -> Tensor:
+    """Return `boxes [n, 5]` of the images `index [n]` as float32 `[n, 3, size, size]`, 0 to 255: Y · X · Zᵀ.
 
     Output pixel i lies at c = (i + 1/2) · step of the cut, and takes the pixels j around it by
     1 - |j + 1/2 - c| / max(step, 1) where that is positive, in shares of one.
     """
     vertical, horizontal = (
-        _shares(view, axis, size, extent[index]) for axis, extent in enumerate((images.height, images.width))
+        _shares(boxes, axis, size, extent[index]) for axis, extent in enumerate((images.height, images.width))
     )
-    horizontal = torch.where(view.flip[:, None, None], horizontal.flip(1), horizontal)
+    horizontal = torch.where(boxes[:, 4, None, None].bool(), horizontal.flip(1), horizontal)
     views = []
     for y, z, place in zip(vertical, horizontal, index.tolist(), strict=True):
         height, width, start = (int(part[place]) for part in (images.height, images.width, images.start))
@@ -48,9 +48,10 @@ def resample(images: Ragged, index: Tensor, view: View, *, size: int) -> Tensor:
     return torch.stack(views)
 
 
-def _shares(view: View, axis: int, size: int, extent: Tensor) -> Tensor:
+def _shares(boxes: Tensor, axis: int, size: int, extent: Tensor) -> Tensor:
     """Return the shares of the input pixels below `extent [n]` in each output pixel: `[n, size, most]`."""
-    step, skip = (part[:, axis, None, None] for part in view[:2])
+    step = (boxes[:, axis + 2, None, None] / size).to(torch.float32)
+    skip = (boxes[:, axis, None, None] / step).to(torch.float32)
     output = torch.arange(size, dtype=torch.float32)[:, None] + 0.5
     pixel = torch.arange(int(extent.max()))
     share = (1 - (pixel + 0.5 - (output + skip) * step).abs() / step.clamp(min=1)).clamp(min=0)
@@ -58,6 +59,6 @@ def _shares(view: View, axis: int, size: int, extent: Tensor) -> Tensor:
     return share / share.sum(2, keepdim=True)
 
 
-def batch(images: Ragged, index: Tensor, view: View, *, size: int, scale: Tensor, shift: Tensor) -> Tensor:
+def batch(images: Ragged, index: Tensor, boxes: Tensor, *, size: int, scale: Tensor, shift: Tensor) -> Tensor:
     """What the kernel returns: normalised views."""
-    return resample(images, index, view, size=size) * scale[:, None, None] + shift[:, None, None]
+    return resample(images, index, boxes, size=size) * scale[:, None, None] + shift[:, None, None]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from aol.lab.data import Augmentation
 from aol.lab.data.augment import Draws, crop_flip, draw
-from aol.lab.data.encoded_images import centre_boxes, crop_boxes, draw_crops, view_of
+from aol.lab.data.encoded_images import centre_boxes, crop_boxes, draw_crops
 from tests.support.views import SIZES, images, ragged, resample, sizes
 
 
@@ -82,7 +82,7 @@ def test_views_are_pillows_to_one_grey_level(size: int, training: bool) -> None:
     sides = sizes(given)
     boxes = crop_boxes(sides, draw_crops(len(given), seed=5, epoch=2)) if training else centre_boxes(sides)
     index = torch.randperm(len(given), generator=torch.Generator().manual_seed(0))
-    views = resample(ragged(given), index, view_of(boxes[index], size), size=size)
+    views = resample(ragged(given), index, boxes[index], size=size)
     for row, place in enumerate(index.tolist()):
         wanted = by_pillow(given[place], boxes[place], size)
         assert (views[row] - wanted).abs().max() <= 1.01, SIZES[place % len(SIZES)]

@@ -37,19 +37,15 @@ class StoredImages(Labelled, ABC):
 
     shape = (3, SIZE, SIZE)
 
-    def __init__(self, name: str, classes: Sequence[str], labels: Tensor) -> None:
+    def __init__(self, name: str, classes: Sequence[str], labels: Tensor, where: np.ndarray) -> None:
         self.name, self.classes, self.labels = name, tuple(classes), labels
+        self._where = where  # files or rows, as one array: of a million strings, every worker would get a copy
 
     def subset(self, index: Tensor, name: str) -> Self:
         """Return the images at `index [n]` as a split of their own."""
         part = copy.copy(self)
-        part.name, part.labels = name, self.labels[index]
-        part._choose(index)
+        part.name, part.labels, part._where = name, self.labels[index], self._where[index.numpy()]
         return part
-
-    @abstractmethod
-    def _choose(self, index: Tensor) -> None:
-        """Keep the images at `index [n]` only."""
 
     @abstractmethod
     def encoded(self, place: int) -> str | BinaryIO:
@@ -167,14 +163,10 @@ def centre_boxes(sizes: Tensor) -> Tensor:
     return torch.cat(((sizes - side) / 2, side, side, torch.zeros_like(side)), 1)
 
 
-# Decoded images of different sizes as one tensor, and what the kernel of `aol.lab.nets.fused.resample` shows of them
-
-
 class Ragged(NamedTuple):
     """N images of any sizes in one tensor: `pixels` uint8 `[M]`, each image [3, height, width] from its `start` on.
 
-    `start`, `height` and `width` are int64 `[N]`. After the last image follow spare bytes, which rows read of it may
-    reach into.
+    `start`, `height` and `width` are int64 `[N]`.
     """
 
     pixels: Tensor
@@ -187,26 +179,5 @@ class Ragged(NamedTuple):
         """Return room for images of `sizes [N, 2]`, height and width; the pixels are not set."""
         height, width = sizes.to(torch.int64).unbind(1)
         ends = (3 * height * width).cumsum(0)
-        pixels = torch.empty(int(ends[-1]) + 3 * (int(sizes.max()) + 8), dtype=torch.uint8, device=device)
+        pixels = torch.empty(int(ends[-1]), dtype=torch.uint8, device=device)
         return Ragged(pixels, (ends - 3 * height * width).to(device), height.to(device), width.to(device))
-
-
-class View(NamedTuple):
-    """How n outputs come from their images, along rows and columns; resized as Pillow does, bilinear with antialiasing.
-
-    `step` pixels become one, and the first `skip` outputs are cut off (float32 `[n, 2]`); `flip` (bool `[n]`) mirrors.
-    """
-
-    step: Tensor
-    skip: Tensor
-    flip: Tensor
-
-
-def view_of(boxes: Tensor, size: int) -> View:
-    """Return the views of `boxes [n, 5]`, resized to `size`.
-
-    >>> view_of(torch.tensor([[2.0, 3.0, 8.0, 4.0, 1.0]]), 4).step.tolist()
-    [[2.0, 1.0]]
-    """
-    step = (boxes[:, 2:4] / size).to(torch.float32)
-    return View(step, (boxes[:, :2] / step).to(torch.float32), boxes[:, 4].bool())

@@ -134,21 +134,17 @@ class _FolderImages(StoredImages):
         if empty := [label for label, images in zip(classes, files, strict=True) if not images]:
             raise DataError(f"{folder / empty[0]}: an empty class folder, no image in it")
         labels = torch.arange(len(files)).repeat_interleave(torch.tensor([len(images) for images in files]))
-        super().__init__(name, [_as_text(label) for label in classes], labels)
+        where = np.array([os.fsencode(file) for images in files for file in images])
+        super().__init__(name, [_as_text(label) for label in classes], labels, where)
         self._folder, self._inside = str(folder), inside
-        # One array: of a million strings, every worker would get a copy.
-        self._files = np.array([os.fsencode(file) for images in files for file in images])
 
     def encoded(self, place: int) -> str:
-        return os.path.join(self._folder, os.fsdecode(self._files[place]))
+        return os.path.join(self._folder, os.fsdecode(self._where[place]))
 
     source = encoded
 
     def names(self, index: Tensor) -> list[str]:
-        return [_as_text(os.path.join(self._inside, os.fsdecode(self._files[at]))) for at in index.tolist()]
-
-    def _choose(self, index: Tensor) -> None:
-        self._files = self._files[index.numpy()]
+        return [_as_text(os.path.join(self._inside, os.fsdecode(self._where[at]))) for at in index.tolist()]
 
 
 def _class_folders(folder: Path) -> list[str]:
@@ -203,7 +199,7 @@ class _TableImages(StoredImages):
     """A split with a column of images and a column of labels; rows are read from the Arrow file when asked for."""
 
     def __init__(self, rows: Any, name: str) -> None:
-        datasets = _datasets()
+        datasets = need("datasets", "a data set of Hugging Face")
         images = [column for column, kind in rows.features.items() if isinstance(kind, datasets.Image)]
         columns = [column for column in LABEL_COLUMNS if column in rows.features]
         if not images or not columns:
@@ -213,33 +209,26 @@ class _TableImages(StoredImages):
         if values.dtype.kind not in "iu" or not len(values):
             raise DataError(f"{name}: one whole number as the label of each image is needed, not {values.dtype}")
         labels = torch.from_numpy(values.astype("int64"))
-        super().__init__(name, getattr(rows.features[columns[0]], "names", None) or (), labels)
-        self._image = images[0]
+        super().__init__(name, getattr(rows.features[columns[0]], "names", None) or (), labels, np.arange(len(rows)))
+        self._image, self._split = images[0], name
         self._rows = rows.select_columns(images[:1]).cast_column(images[0], datasets.Image(decode=False))
 
     def encoded(self, place: int) -> str | io.BytesIO:
-        cell = self._rows[int(place)][self._image] or {}
+        cell = self._rows[int(self._where[place])][self._image] or {}
         if cell.get("bytes") is None and not cell.get("path"):
             raise DataError(f"{self.source(place)}: no image in it")
         return str(cell["path"]) if cell.get("bytes") is None else io.BytesIO(cell["bytes"])
 
     def source(self, place: int) -> str:
-        return f"{self.name} (row {place})"
+        return f"{self._split}#{self._where[place]}"
 
     def names(self, index: Tensor) -> list[str]:
-        return [f"{self.name}#{row}" for row in index.tolist()]
-
-    def _choose(self, index: Tensor) -> None:
-        self._rows = self._rows.select(index.numpy())
-
-
-def _datasets() -> Any:
-    return need("datasets", "a data set of Hugging Face")
+        return [self.source(at) for at in index.tolist()]
 
 
 def open_source(word: str) -> dict[str, StoredImages]:
     """Open the splits of `hf:NAME`, `hf:NAME:CONFIGURATION` (from the cache, or the hub), or `hf:FOLDER`."""
-    datasets, rest = _datasets(), word.removeprefix("hf:")
+    datasets, rest = need("datasets", "a data set of Hugging Face"), word.removeprefix("hf:")
     folder = Path(rest).expanduser()
     name, _, configuration = rest.partition(":")
     try:

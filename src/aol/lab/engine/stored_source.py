@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from aol.lab.data.encoded_images import Ragged, StoredImages, centre_boxes, crop_boxes, draw_crops, view_of
+from aol.lab.data.encoded_images import Ragged, StoredImages, centre_boxes, crop_boxes, draw_crops
 from aol.lab.data.images import DataError, Normalisation
 
 _CHUNK = 32  # images of a request: the first batch comes soon, and answers are small in shared memory
@@ -172,8 +172,7 @@ class Decoded:
         from aol.lab.nets.fused.resample import batch  # needs Triton
 
         flat, size, (scale, shift) = index.reshape(-1), self._size, self._affine
-        view = view_of(boxes, size)
-        images: Tensor = batch(self._images, flat, view, size=size, scale=scale, shift=shift)
+        images: Tensor = batch(self._images, flat, boxes, size=size, scale=scale, shift=shift)
         return images.view(*index.shape, 3, size, size)
 
 

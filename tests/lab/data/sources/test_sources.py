@@ -71,6 +71,8 @@ def test_a_set_of_one_split_gets_a_test_split(tmp_path, caplog):
     for split in (pair.train, pair.test):
         shown = [int(split.view(place, None, 8)[0, 0, 0]) for place in range(len(split))]
         assert [(grey - 40) // 80 for grey in shown] == split.labels.tolist()
+        rows_ = [int(name.removeprefix(f"hf:{tmp_path / 'one'}/train#")) for name in split.names(torch.arange(3))]
+        assert [row % 3 for row in rows_] == split.labels[:3].tolist()  # rows of the one split that there is
 
 
 def test_a_damaged_image_is_named_by_its_row(tmp_path):
@@ -81,9 +83,9 @@ def test_a_damaged_image_is_named_by_its_row(tmp_path):
     from aol.lab.data.open import open_source
 
     train = open_source(f"hf:{tmp_path / 'set'}")["train"]
-    with pytest.raises(DataError, match=r"set/train \(row 3\): not an image$"):
+    with pytest.raises(DataError, match=r"set/train#3: not an image$"):
         train.size_of(3)
-    with pytest.raises(DataError, match=r"set/train \(row 2\): no image in it$"):
+    with pytest.raises(DataError, match=r"set/train#2: no image in it$"):
         train.size_of(2)
 
 

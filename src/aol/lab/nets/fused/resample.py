@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from aol.lab.data.encoded_images import Ragged, View
+from aol.lab.data.encoded_images import Ragged
 
 
 @triton.jit
@@ -82,14 +82,17 @@ def resample_images(
     tl.store(out + 2 * SIZE * SIZE, blue / total * tl.load(scale_ptr + 2) + tl.load(shift_ptr + 2), mask=live)
 
 
-def batch(images: Ragged, index: Tensor, view: View, *, size: int, scale: Tensor, shift: Tensor) -> Tensor:
-    """Return views of the images `index [n]`, normalised: float32 `[n, 3, size, size]`.
+def batch(images: Ragged, index: Tensor, boxes: Tensor, *, size: int, scale: Tensor, shift: Tensor) -> Tensor:
+    """Return `boxes [n, 5]` of the images `index [n]`, resized and normalised: float32 `[n, 3, size, size]`.
 
-    `scale` and `shift` [3] are the normalisation.
+    Boxes are top, left, height, width and mirrored. `scale` and `shift` [3] are the normalisation.
     """
     out = torch.empty((index.numel(), 3, size, size), dtype=torch.float32, device=images.pixels.device)
     if index.numel():
-        given = (each.contiguous() for each in (images.start, images.height, images.width, index, *view))
+        step = (boxes[:, 2:4] / size).to(torch.float32)  # so many pixels become one
+        skip = (boxes[:, :2] / step).to(torch.float32)  # outputs that are cut off before the first
+        view = (index, step, skip, boxes[:, 4].bool())
+        given = (part.contiguous() for part in (images.start, images.height, images.width, *view))
         resample_images[(index.numel(), size)](
             images.pixels, *given, scale, shift, out, SIZE=size, BLOCK=triton.next_power_of_2(size)
         )
