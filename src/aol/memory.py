@@ -16,8 +16,6 @@ from aol import _check, _seeds
 class Memory(ABC):
     """Base class of memories."""
 
-    _stores = "indices"  # what `_items` holds, int64
-
     def __init__(self) -> None:
         self._items = torch.empty(0, dtype=torch.int64, device="cpu")
 
@@ -36,20 +34,21 @@ class Memory(ABC):
     def counts(self, num_samples: int) -> Tensor:
         """Return how often each of N samples is stored, `int64 [N]`."""
         size = _check.whole("num_samples", num_samples, 1)
-        _check.within("indices", self._items, size, f"num_samples={size}")
-        return torch.bincount(self._items, minlength=size)
+        indices = self.indices
+        _check.within("indices", indices, size, f"num_samples={size}")
+        return torch.bincount(indices, minlength=size)
 
     def _settings(self) -> dict[str, object]:
         return {"kind": type(self).__name__}
 
     def state_dict(self) -> dict[str, object]:
         """Return the state as tensors and primitives."""
-        return {**self._settings(), self._stores: self._items.clone()}
+        return {**self._settings(), "items": self._items.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state of another memory with the same settings."""
         _check.same_settings(self._settings(), state)
-        self._items = _check.state_value(state, self._stores, self._items, any_size=True).clone()
+        self._items = _check.state_value(state, "items", self._items, any_size=True).clone()
 
 
 class KeepAll(Memory):
@@ -62,8 +61,6 @@ class KeepAll(Memory):
     (tensor([1, 3, 3]), tensor([0, 1, 0, 2]))
     """
 
-    _stores = "counts"
-
     def __len__(self) -> int:
         return int(self._items.sum())
 
@@ -71,13 +68,6 @@ class KeepAll(Memory):
     def indices(self) -> Tensor:
         """The stored indices in ascending order, `int64 [len]`."""
         return torch.arange(self._items.numel(), device="cpu").repeat_interleave(self._items)
-
-    def counts(self, num_samples: int) -> Tensor:
-        """Return how often each of N samples is stored, `int64 [N]`."""
-        missing = _check.whole("num_samples", num_samples, 1) - self._items.numel()
-        if missing < 0:
-            raise IndexError(f"num_samples must be above every index, {self._items.numel() - 1}, not {num_samples}.")
-        return F.pad(self._items, (0, missing))
 
     def add(self, indices: _check.Integers) -> None:
         """Add these indices."""
@@ -144,7 +134,7 @@ class Reservoir(Memory):
         """Continue from the state of another reservoir with the same settings."""
         _check.same_settings(self._settings(), state)
         seen = _check.state_value(state, "seen", 0)
-        items = _check.state_value(state, "indices", self._items.new_empty(min(seen, self.capacity)))
+        items = _check.state_value(state, "items", self._items.new_empty(min(seen, self.capacity)))
         self._generator.set_state(_check.state_value(state, "generator", self._generator.get_state()))
         self._items, self.seen = items.clone(), seen
 
