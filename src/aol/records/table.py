@@ -165,13 +165,13 @@ def told_apart(names: Sequence[str], runs: Sequence[Run], but: Collection[str] =
 
 def differing_settings(runs: Sequence[Run], but: Collection[str] = ()) -> list[str]:
     """Return the names of the settings that tell runs apart, as few as possible; `but` are left out."""
-    names = [name for name in dict.fromkeys(name for run in runs for name in run.settings) if name not in but]
-    codes = {name: pd.factorize(np.array([repr(run.settings.get(name)) for run in runs]))[0] for name in names}
-    chosen = [name for name in names if codes[name].any()]
+    rows = [tuple((name, repr(value)) for name, value in run.settings.items() if name not in but) for run in runs]
+    settings = [dict(row) for row in dict.fromkeys(rows)]
 
-    def distinct(some: list[str]) -> int:
-        return len({row.tobytes() for row in np.array([codes[name] for name in some]).T}) if some else 1
+    def distinct(names: Sequence[str]) -> int:
+        return len({tuple(own.get(name, "None") for name in names) for own in settings})
 
+    chosen = [name for name in dict.fromkeys(name for own in settings for name in own) if distinct([name]) > 1]
     for name in reversed(chosen):
         rest = [other for other in chosen if other != name]
         if distinct(rest) == distinct(chosen):
