@@ -60,11 +60,6 @@ def test_runs_that_diverged_or_kept_no_ages_are_left_out() -> None:
         draw(results(of, {run: _aged(run, failed_at_epoch=1, over_time={}) for run in of.all_runs()}))
 
 
-def test_more_panels_than_a_page_has_room_for_are_refused() -> None:
-    with pytest.raises(WrongSettingsError, match="room for 12 panels, not 13"):
-        draw(_table(replace(_lone(), cells={"imbalance": tuple(range(2, 15))})))
-
-
 def test_gains_are_those_of_the_table_with_the_papers() -> None:
     plan = study()
     table = results(plan, records(plan.all_runs(), lambda run: (0.7 + 0.02 * luck(run), 0.7)))

@@ -60,11 +60,7 @@ def fisher(r: Sequence[float], classes: int) -> tuple[float, float, float, float
 
 
 def pearson(x: Floats, y: Floats) -> tuple[float, int] | None:
-    """Return Pearson's r and the number of pairs; None below 3 pairs or without spread. NaNs are left out.
-
-    >>> pearson(np.array([1.0, 2.0, 3.0, 4.0, np.nan]), np.array([1.0, 3.0, 2.0, 4.0, 5.0]))
-    (0.8, 4)
-    """
+    """Return Pearson's r and the number of pairs; None below 3 pairs or without spread. NaNs are left out."""
     x, y = np.stack([x, y])[:, np.isfinite(x) & np.isfinite(y)]
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
@@ -88,11 +84,7 @@ def correlations(runs: Sequence[Run]) -> list[Correlation]:
 
 
 def judge_correlations(rows: Sequence[Correlation]) -> str:
-    """Return two statements on all correlations: whether they have the paper's signs, and how many its size.
-
-    A sign counts where the corrected p-value is below 5 %, the size where the paper's r lies in our interval. Without
-    any figure in the paper there is nothing to judge.
-    """
+    """Return two statements: whether clear correlations have the paper's signs, and how many intervals have its r."""
     if not rows:
         return NO_RUNS
     papers = [(own.low, own.paper, own.high) for own in rows if own.paper is not None]

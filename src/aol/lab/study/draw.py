@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_BLOCKS = 6  # cells in a chart of gains; of more, their mean is drawn
-_MOST_PANELS = 12
 _PAGE = 6.9  # inches: both columns of a two-column page
 _TITLE = 0.2  # inches
 _ROW, _HEAD, _AXIS = 0.145, 0.17, 0.62  # inches
@@ -63,10 +62,7 @@ def estimate_of(name: str, gain: Gain, place: int = 0, paper: float | None = Non
 
 
 class Estimate(NamedTuple):
-    """One row: its label, an estimate, the ends of its interval if it has one, and a reference value if there is one.
-
-    `colour` is the place of its colour among `style.COLOURS`.
-    """
+    """One row: its label, an estimate, its interval and a reference value, and a place among `style.COLOURS`."""
 
     label: str
     value: float
@@ -152,18 +148,11 @@ def draw(results: StudyResults) -> Figure:
                 maps[", ".join([*words, mean])] = age_map(aged)
     if not maps:
         raise WrongSettingsError(f"No complete run of {study.name} has the ages of its classes over time.")
-    if len(maps) > _MOST_PANELS:
-        raise WrongSettingsError(
-            f"A figure has room for {_MOST_PANELS} panels, not {len(maps)}: select some with --only."
-        )
     return _draw_ages(maps)
 
 
 def age_map(runs: Sequence[Run]) -> AgeMap:
-    """Return the ages of runs that differ by their seeds only: means over the runs, NaN left out.
-
-    The training samples of each class are means over seeds too; None where they change or are not known.
-    """
+    """Return the ages and class sizes of runs that differ by their seeds only: means, NaN left out."""
     ages = np.array([run.over_time["age"] for run in runs], dtype=np.float64)
     mean = np.ma.masked_invalid(ages).mean(0).filled(np.nan)  # [E, C], NaN for a class that no run has seen
     counts = [run.counts for run in runs if run.counts is not None and not is_stream(run)]

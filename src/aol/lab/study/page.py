@@ -35,11 +35,7 @@ MOST_ZEROS = 0.25  # share of steps whose threshold was 0, above which a study h
 
 @dataclass(frozen=True)
 class SummaryLine:
-    """One row: what was tested, the paper's gain in the same cells, the gain here, and the two statements.
-
-    `study` is None for a table of the paper without runs; `cells` says how many of its cells were tested. `estimate` is
-    the gain for a chart, None where there is no interval.
-    """
+    """One row: a table of the paper, what was tested of it, its gain in the same cells, ours, and the statements."""
 
     table: str
     cells: str
@@ -62,6 +58,7 @@ def results_page(
     `charts` draws them, which needs matplotlib.
     """
     near = folder / "studies" if (folder / "studies").is_dir() else folder.parent / "studies"
+    documented = called is None  # in a checkout: names of studies, and links to their docs
     if called is None:
         called = {name: load(name) for name in [*builtin_names(), *sorted(map(str, near.glob("*.toml")))]}
     names = [study.name for study in called.values()]
@@ -70,7 +67,7 @@ def results_page(
     store = Store(folder)
     runs = finished_runs(store)
     by_name = {name: study_results(study, store, runs) for name, study in called.items()} if len(runs) else {}
-    by_name = {name: own for name, own in by_name.items() if own.has_figures}
+    by_name = {name: own for name, own in by_name.items() if own.correlations or own.gains["gain"].notna().any()}
     # A study whose runs are all in another one is not shown; of two with the same runs, the last one is.
     ids = [set(own.runs.index) for own in by_name.values()]
     own_runs = [not (any(own < other for other in ids) or own in ids[place + 1 :]) for place, own in enumerate(ids)]
@@ -85,7 +82,7 @@ def results_page(
             "tables": _tables(own),
             "notes": notes(own, brief=True),
             "zeros": _zero_thresholds(own) if own.study.paper else {},
-            "commands": _commands(name, own.study, folder),
+            "words": shlex.join([name, "--out", folder.as_posix()]),
             "committed": _is_committed_first(name, own),
         }
         for name, own in shown.items()
@@ -98,20 +95,17 @@ def results_page(
         charts=charts,
         chosen=any(own.gains["k"].notna().any() for own in shown.values() if not own.correlations),
         cells=MOST_CELLS,
-        documented=all(name in builtin_names() or Path(name).parent == near for name in called),
+        documented=documented,
     )
     return text, _charts(list(shown.values()), lines) if charts else {}
 
 
 def _charts(shown: Sequence[StudyResults], lines: Sequence[SummaryLine]) -> dict[str, bytes]:
     figures = {own.study.name: gain_figure(own) for own in shown}
-    blocks: dict[str, list[Estimate]] = {}
-    for line in lines:
-        if line.estimate is not None:
-            blocks.setdefault(line.table, []).append(line.estimate)
+    tables = dict.fromkeys(line.table for line in lines if line.estimate)
+    blocks = [(name, [line.estimate for line in lines if line.table == name and line.estimate]) for name in tables]
     if blocks:
-        axis = "gain of weights from ages (points)"
-        figures["summary"] = draw_forest(list(blocks.items()), axis, "paper's gain", long=True)
+        figures["summary"] = draw_forest(blocks, "gain of weights from ages (points)", "paper's gain", long=True)
     return {f"results-{name}.svg": style.rendered(figure, "svg", text=True) for name, figure in figures.items()}
 
 
@@ -173,24 +167,14 @@ def _gains_by_cell(results: StudyResults) -> pd.DataFrame:
     for row in rows_of(results.gains):
         text = percent(row.mean) if row.method == base else points(row.gain.mean) if row.gain else NONE
         rows.setdefault(row.cell, {"cell": cell_name(cells[row.cell])})[row.method] = text
-    return pd.DataFrame(rows.values(), dtype="object").fillna(NONE)
-
-
-def _commands(name: str, study: Study, folder: Path) -> list[str]:
-    """Return the commands that train what is missing, and draw the ages that are kept."""
-    words = shlex.join([name, "--out", folder.as_posix()])
-    draw = [f"aol study draw {words} --write {study.name}.png"] if "age" in study.keep else []
-    return [f"aol study run {words}", *draw]
+    return pd.DataFrame(rows.values())
 
 
 # The summary
 
 
 def summary(shown: Sequence[StudyResults]) -> list[SummaryLine]:
-    """Return the rows for all tables of the paper, in its order.
-
-    A table is shown by all studies of it that have a verdict, else by the first that has any figure.
-    """
+    """Return the rows for all tables of the paper: those of all studies with a verdict, else of the first study."""
     lines: list[SummaryLine] = []
     for name, (title, _) in TABLES.items():
         own = [results for results in shown if results.study.paper == name]

@@ -99,11 +99,6 @@ class StudyResults:
         columns = pd.MultiIndex.from_product([range(len(self.study.cells_list())), names])
         return chosen.reindex(index=self.study.seeds, columns=columns)
 
-    @property
-    def has_figures(self) -> bool:
-        """Whether there is anything to show: a complete seed of a method that is compared, or a correlation."""
-        return bool(self.correlations or self.gains["gain"].notna().any())
-
     def claims(self, asked: Sequence[tuple[str, str | None, Sequence[int] | None]]) -> list[Claim]:
         """Return claims, judged together: a method, what it is compared with (None: the baseline), in some cells."""
         gain, value, every = self.by_seed("gain"), self.by_seed("value"), range(len(self.study.cells_list()))
@@ -161,7 +156,7 @@ class StudyResults:
 
 
 def rows_of(frame: pd.DataFrame) -> Any:
-    """Return the rows of a frame, with the columns as attributes; pandas does not know their types."""
+    """Return the rows of a frame, with the columns as attributes of types that pandas does not know."""
     return frame.itertuples()
 
 

@@ -16,17 +16,16 @@ COMPLETE, BEGUN, MISSING, DAMAGED = "complete", "in_progress", "missing", "damag
 
 
 def status_frame(study: Study, store: Store) -> pd.DataFrame:
-    """Return a row for each run, by id: `cell`, `method`, `seed`, `state`, `why` (damaged), `epoch`, `failed`.
+    """Return a row for each run, by id: `cell`, `method`, `seed`, `state`, `why` (damaged), `failed`.
 
-    `epoch` is the last one on record, `failed` that in which a run diverged; both 0 without such. A run that several
-    cells share is in the first of them.
+    `failed` is the epoch in which a run diverged, or 0. A run that several cells share is in the first of them.
     """
     begun = {run.run_id for group in begun_groups(store) for run in group.runs}
     rows = []
     for cell in study.cells_list():
         for settings in study.cell_runs(cell):
             row = {"id": settings.run_id, "cell": cell_name(cell), "method": settings.method, "seed": settings.seed}
-            row |= {"state": BEGUN if settings.run_id in begun else MISSING, "why": "", "epoch": 0, "failed": 0}
+            row |= {"state": BEGUN if settings.run_id in begun else MISSING, "why": "", "failed": 0}
             try:
                 run = read_valid(store, settings)
             except DamagedRunError as error:
@@ -34,7 +33,7 @@ def status_frame(study: Study, store: Store) -> pd.DataFrame:
             else:
                 if run is not None:
                     row |= {"state": COMPLETE} if is_complete(run, study.keep) else {}
-                    row |= {"failed": run.failed_at_epoch or 0, "epoch": int(max(run.epochs, default=0))}
+                    row |= {"failed": run.failed_at_epoch or 0}
             rows.append(row)
     return pd.DataFrame(rows).drop_duplicates("id").set_index("id")
 

@@ -185,10 +185,7 @@ def _verdict_rows(results: StudyResults) -> Rows:
 
 
 def _method_rows(results: StudyResults) -> Rows:
-    """Return each method's mean gain, that with one spread for all methods, and the difference to judged methods.
-
-    Over the cells that a verdict is on; without such, over all that have a gain.
-    """
+    """Return each method's mean gain, also with one spread, and the difference to judged methods, in judged cells."""
     gains, claims = results.gains, [own.method for own in results.verdicts]
     cells, rows = (results.of(claims[0])["cell"].tolist() if claims else []), []
     freedom = next((gain.freedom for gain in results.pooled.values()), 0)
@@ -209,11 +206,8 @@ def _method_rows(results: StudyResults) -> Rows:
 def _correlation_rows(results: StudyResults) -> Rows:
     return [
         {"cell": cell_name(cell), "class age and": signal_name(r.signal), "classes": str(r.classes), "n": str(r.seeds)}
-        | {
-            "r (95 %)": f"{signed(r.r)} ({signed(r.low)}, {signed(r.high)})",
-            "p": p_text(r.p_corrected),
-            "paper": signed(r.paper),
-        }
+        | {"r (95 %)": f"{signed(r.r)} ({signed(r.low)}, {signed(r.high)})", "p": p_text(r.p_corrected)}
+        | {"paper": signed(r.paper)}
         for cell, own in results.correlations
         for r in own
     ]

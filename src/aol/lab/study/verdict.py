@@ -3,9 +3,7 @@
 *Is there a gain?* The interval against 0: "gain", "loss", or "no gain shown". *Is it as large as the paper's?* The
 interval against half of the paper's gain: "as large as half the paper's", "smaller", or "open". Each is a two-sided
 test at 5 %, corrected for all claims that are judged together. Each has one limit only, so more seeds do not turn a
-wrong statement into another one. With fewer than three complete seeds nothing is stated.
-
-Where there is nothing to gain, a study names the largest loss that it accepts, and the second statement is about that.
+wrong statement into another one. Where there is nothing to gain, a study names the largest loss that it accepts.
 """
 
 from __future__ import annotations
@@ -31,9 +29,8 @@ LEAST_SEEDS = 3
 class Claim:
     """The gain of a method, averaged over the cells with three or more complete seeds, on the seeds that these share.
 
-    `over` is the method that it is compared with, None for the baseline; `cells` are the places of its cells, and
-    `paper_gain` is the paper's mean over the same cells. `word` and `size` are the two statements, `p` and `p_size`
-    their corrected p-values; `size` is empty where there is nothing to compare with.
+    `over` is the method that it is compared with, None for the baseline; `paper_gain` is the paper's mean over the same
+    `cells`. `word` and `size` (empty where there is nothing to compare with) are the statements, p-values corrected.
     """
 
     method: str
@@ -65,10 +62,9 @@ def claim(
     grids: Sequence[Collection[int]],
     largest_loss: float | None = None,
 ) -> Claim:
-    """Return the claim that follows from differences by seed: `pairs` has a row a seed and a column a cell.
+    """Return the claim that follows from differences by seed (rows) and cell (columns), and the paper's gains by cell.
 
-    `papers` has the paper's gain by cell, `grids` for each side of the comparison the cells in which its setting was
-    chosen; `largest_loss` is in points, as a study names it.
+    `grids` has for each side of the comparison the cells in which its setting was chosen; `largest_loss` is in points.
     """
     complete = pairs.count()
     whole = complete.index[complete >= LEAST_SEEDS]
