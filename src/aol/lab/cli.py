@@ -227,12 +227,7 @@ EXECUTION: tuple[Flag, ...] = (
     value("--data-dir", "FOLDER", "look for data sets here before $AOL_DATA and the cache folder", type=folder),
     DEVICE,
     value("--together", "N", "most runs trained as one network (default: by the device)", type=count(1)),
-    choice(
-        "--stacking",
-        ("grouped", "alone"),
-        "train runs as one network where it allows that (grouped), or one after the other (alone)",
-        default="grouped",
-    ),
+    choice("--stacking", ("grouped", "alone"), "train runs as one network, or one after the other", default="grouped"),
     value("--workers", "N", "processes that decode large images (default: on a GPU one a core, else 0)", type=count(0)),
     value("--checkpoint-seconds", "S", "shortest time between two checkpoints", type=seconds, default=30.0),
     value("--minutes", "M", "stop after this many minutes; resume later", type=seconds),

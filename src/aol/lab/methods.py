@@ -134,31 +134,21 @@ class Margin:
     help: str
 
 
+_SPEED = ("gain", "tau", "margin_steps")
 MARGINS = {
     "none": Margin("", (), None, "no margins"),
     "counts": Margin(
         "logit adjustment", ("tau",), None, "from class counts (logit adjustment; --tau 1 is the balanced softmax)"
     ),
     "counts-seen": Margin(
-        "logit adjustment by labels seen",
-        ("tau", "margin_memory"),
-        None,
-        "from the labels as they come in training, as aol.LogitAdjustedLoss counts them",
+        "logit adjustment by labels seen", ("tau", "margin_memory"), None, "from labels seen: aol.LogitAdjustedLoss"
     ),
     "probability-seen": Margin(
-        "margins by probabilities seen",
-        ("tau", "margin_steps"),
-        None,
-        "from probabilities in training, as aol.MarginLoss moves them",
+        "margins by probabilities seen", ("tau", "margin_steps"), None, "from probabilities seen: aol.MarginLoss"
     ),
     "probability": Margin(
-        "margins by probability",
-        ("gain", "tau", "margin_steps"),
-        "probability",
-        "classes that are missed more than they are wrongly named get margin; no counts",
+        "margins by probability", _SPEED, "probability", "classes missed more than wrongly named get margin; no counts"
     ),
-    "error": Margin(
-        "margins by error", ("gain", "margin_steps"), "error", "the same, from wrong answers instead of probabilities"
-    ),
+    "error": Margin("margins by error", ("gain", "margin_steps"), "error", "the same, from wrong answers instead"),
     "age": Margin("margins by age", ("gain", "margin_steps"), "age", "the same, from how long answers have been wrong"),
 }
