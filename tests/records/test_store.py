@@ -68,13 +68,6 @@ def test_paths_without_runs_are_named(tmp_path: Path) -> None:
         Store(tmp_path / "file" / "below").prepare()
 
 
-def test_runs_are_found_without_their_request(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.write(small_run(id="aaa"))
-    (tmp_path / "request.json").write_text("{")
-    assert [path.name for path in find_runs(tmp_path)] == ["aaa"]
-
-
 def filled(folder: Path, *names: str) -> Store:
     store = Store(folder)
     for name in names:
@@ -127,8 +120,10 @@ def test_a_damaged_line_is_named_and_the_others_are_read(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"runs": 3}'])
-def test_a_damaged_request_is_named(text: str, tmp_path: Path) -> None:
+def test_a_damaged_request_is_named_and_its_runs_are_found(text: str, tmp_path: Path) -> None:
+    filled(tmp_path, "aa")
     (tmp_path / "request.json").write_text(text)
     with pytest.raises(DamagedRunError, match=r"request\.json"):
         read_request(tmp_path)
+    assert [path.name for path in find_runs(tmp_path)] == ["aa"]
     assert read_request(tmp_path / "elsewhere") is None

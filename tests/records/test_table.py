@@ -135,8 +135,10 @@ def test_figures_are_what_naive_loops_give(epochs: int, stream: bool) -> None:
 
 
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text("{")
-    with pytest.raises(DamagedRunError, match=r"run\.json: it is incomplete"):
+    write_run(tmp_path / "good", small_run())
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.json").write_text("{")
+    with pytest.raises(DamagedRunError, match=r"bad/run\.json: it is incomplete"):
         aol.load_runs(tmp_path)
 
 
