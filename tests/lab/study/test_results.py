@@ -88,28 +88,21 @@ def _without(known: dict[Settings, Run], **wanted: object) -> dict[Settings, Run
     return {run: each for run, each in known.items() if run not in gone}
 
 
-def test_a_seed_with_a_hole_in_the_grid_does_not_count() -> None:
+@pytest.mark.parametrize(
+    ("gone", "method", "seeds", "runs"),
+    [
+        ({"weighting": "aol", "rho": 0.5, "seed": 2}, "aol", (1, 3), (8, 9)),
+        ({"weighting": "aol", "rho": 0.9}, "aol", (), (6, 9)),  # half a grid gives no figure at all
+        ({"weighting": "none", "seed": 3}, "frequency", (1, 2), (3, 3)),
+    ],
+)
+def test_a_seed_with_a_hole_in_its_grid_or_without_its_baseline_does_not_count(
+    gone: dict[str, object], method: str, seeds: tuple[int, ...], runs: tuple[int, int]
+) -> None:
     plan = study()
-    known = _without(records(plan.all_runs(), _draw), weighting="aol", rho=0.5, seed=2)
-    made = _lines(plan, known)
-    line = _line(made, "aol")
-    assert (line.seeds, line.planned, line.runs, line.runs_planned) == ((1, 3), 3, 8, 9)
-    assert _line(made, "frequency").seeds == (1, 2, 3)
-
-
-def test_half_a_grid_gives_no_figure_at_all() -> None:
-    plan = study()
-    known = _without(records(plan.all_runs(), _draw), weighting="aol", rho=0.9)
-    line = _line(_lines(plan, known), "aol")
-    assert (line.seeds, line.values, line.gain, line.setting) == ((), [], None, "")
-    assert math.isnan(line.best)
-    assert (line.runs, line.runs_planned) == (6, 9)
-
-
-def test_a_seed_without_its_baseline_does_not_count() -> None:
-    plan = study()
-    known = _without(records(plan.all_runs(), _draw), weighting="none", seed=3)
-    assert _line(_lines(plan, known), "frequency").seeds == (1, 2)
+    line = _line(_lines(plan, _without(records(plan.all_runs(), _draw), **gone)), method)
+    assert (line.seeds, line.planned, (line.runs, line.runs_planned)) == (seeds, 3, runs)
+    assert (line.gain is None, line.values == [], math.isnan(line.mean)) == (not seeds,) * 3
 
 
 def test_a_grid_without_validation_is_not_chosen_from_but_one_setting_needs_no_choice() -> None:
