@@ -50,7 +50,7 @@ soak: $(BIN)/.ready  ## kills, damages and misuses aol at random, for an hour or
 	PYTHONPATH=src:. $(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),60)
 
 results: $(BIN)/.ready  ## new records of results/ and results/margins/ into their files, and into the two pages of results
-	$(BIN)/python -c "from aol.records.store import pack; pack('results'), pack('results/margins')"
+	$(BIN)/python results/pack.py results results/margins
 	$(BIN)/aol study page --out results --write docs/results.md
 	$(BIN)/aol study page --out results/margins --write docs/results-margins.md
 
