@@ -11,7 +11,7 @@ from aol.lab.data import open_data
 from aol.lab.data.encoded_images import Ragged, centre_boxes, crop_boxes, draw_crops
 from aol.lab.engine import stored_source
 from aol.lab.engine.loop import Loop
-from aol.lab.engine.source import sources
+from aol.lab.engine.source import source_of
 from aol.lab.engine.stored_source import Decoded, FromStorage
 from aol.lab.nets.fused.resample import batch
 from aol.lab.settings import Settings
@@ -51,11 +51,11 @@ def test_a_set_that_is_kept_shows_the_crops_of_one_that_is_streamed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = open_data(folder)
-    (kept, _) = sources(pair, **COMMON)  # type: ignore[arg-type]
+    kept = source_of(pair, pair.train, **COMMON)  # type: ignore[arg-type]
     assert isinstance(kept, Decoded)
     stored_source._kept.clear()
     monkeypatch.setattr(stored_source, "room_on", lambda _: 0)
-    (streamed, _) = sources(pair, **COMMON)  # type: ignore[arg-type]
+    streamed = source_of(pair, pair.train, **COMMON)  # type: ignore[arg-type]
     assert isinstance(streamed, FromStorage)
     order = torch.randperm(120, generator=torch.Generator().manual_seed(0))[None].cuda()
     mine = torch.arange(120, device=CUDA)

@@ -14,7 +14,7 @@ from aol.lab.engine import passes
 from aol.lab.engine.learner import Learner
 from aol.lab.engine.passes import CleanPass, TrainPass, restored, share
 from aol.lab.engine.run_rules import Observers, RunMargins
-from aol.lab.engine.source import OnDevice, sources
+from aol.lab.engine.source import OnDevice, source_of
 from aol.losses import is_correct
 from aol.readings import precision
 from tests.support.tiny_runs import CPU, same_network, settings, tiny_pair
@@ -24,7 +24,8 @@ RUNS = [settings(), settings(seed=1, loss="sigmoid")]
 
 def made() -> tuple[Learner, OnDevice]:
     learner = Learner(RUNS, num_classes=3, shape=(1, 8, 8), device=CPU)
-    (train, _) = sources(tiny_pair(), image_size=None, normalisation="centred", augment=False, workers=0, device=CPU)
+    pair, how = tiny_pair(), {"image_size": None, "normalisation": "centred", "augment": False}
+    train = source_of(pair, pair.train, **how, workers=0, device=CPU)  # type: ignore[arg-type]
     assert isinstance(train, OnDevice)
     return learner, train
 

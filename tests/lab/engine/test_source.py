@@ -20,7 +20,7 @@ from aol.lab.data.encoded_images import draw_crops
 from aol.lab.data.images import Augmentation
 from aol.lab.engine import stored_source
 from aol.lab.engine.loop import Loop
-from aol.lab.engine.source import OnDevice, shape_of, sources
+from aol.lab.engine.source import OnDevice, shape_of, source_of
 from aol.lab.engine.stored_source import Decoded, FromStorage
 from aol.lab.settings import Settings, WrongSettingsError
 from tests.support import views
@@ -43,7 +43,7 @@ def changed(pixels: Tensor, row: int, column: int, flip: bool) -> Tensor:
 
 def test_images_on_the_device_are_normalised_and_nothing_else_without_augmentation() -> None:
     pair = tiny_pair()
-    train, test = sources(pair, augment=False, **COMMON)  # type: ignore[arg-type]
+    train, test = (source_of(pair, split, augment=False, **COMMON) for split in (pair.train, pair.test))  # type: ignore
     assert isinstance(train, OnDevice)
     assert isinstance(test, OnDevice)
     index = torch.tensor([[3, 1, 1], [0, 89, 2]])
@@ -57,7 +57,7 @@ def test_images_on_the_device_are_normalised_and_nothing_else_without_augmentati
 @pytest.mark.parametrize("mine", [torch.arange(7), torch.tensor([1, 3, 5])], ids=["all", "share"])
 def test_crops_and_flips_are_those_drawn_for_the_run_the_epoch_and_the_place(mine: Tensor) -> None:
     pair, seeds, order = tiny_pair(), [4, 9], torch.arange(14).view(2, 7)
-    (train, _) = sources(pair, augment=True, **COMMON)  # type: ignore[arg-type]
+    train = source_of(pair, pair.train, augment=True, **COMMON)  # type: ignore[arg-type]
     assert isinstance(train, OnDevice)
     memory = set()
     for epoch in range(2):
@@ -80,7 +80,8 @@ TRAIN = {"order": torch.tensor([[7, 0, 3, 11, 5, 2, 9]]), "mine": torch.arange(7
 
 
 def streamed(root: Path, **given: object) -> FromStorage:
-    (train, _) = sources(open_data(root), **LARGE | given)  # type: ignore[arg-type]
+    pair = open_data(root)
+    train = source_of(pair, pair.train, **LARGE | given)  # type: ignore[arg-type]
     assert isinstance(train, FromStorage)
     return train
 
@@ -186,14 +187,14 @@ def _views_without_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aol.lab.nets.fused.resample", views)  # type: ignore[arg-type]
 
 
-def kept_sources(root: Path, monkeypatch: pytest.MonkeyPatch, **given: object) -> tuple[Decoded, Decoded]:
+def kept_source(root: Path, monkeypatch: pytest.MonkeyPatch, **given: object) -> Decoded:
     """A folder that is decoded once, as on a GPU with room for it."""
     monkeypatch.setattr(stored_source, "room_on", lambda _: 1 << 30)
     monkeypatch.setattr(stored_source, "_CHUNK", 5)
-    train, test = sources(open_data(root), **LARGE | given)  # type: ignore[arg-type]
+    pair = open_data(root)
+    train = source_of(pair, pair.train, **LARGE | given)  # type: ignore[arg-type]
     assert isinstance(train, Decoded)
-    assert isinstance(test, Decoded)
-    return train, test
+    return train
 
 
 def test_a_set_that_was_decoded_once_shows_the_crops_of_one_that_is_decoded_each_time(
@@ -201,7 +202,7 @@ def test_a_set_that_was_decoded_once_shows_the_crops_of_one_that_is_decoded_each
 ) -> None:
     image_folder(tmp_path)
     each_time = streamed(tmp_path)
-    kept, _ = kept_sources(tmp_path, monkeypatch, workers=2)
+    kept = kept_source(tmp_path, monkeypatch, workers=2)
     order, mine = torch.tensor([[7, 0, 3, 3, 11, 5, 2, 9]]), torch.tensor([1, 2, 4, 6, 7])
     for epoch in (0, 3):
         kept.prepare(8, mine, epoch=epoch, seeds=[4])
@@ -217,7 +218,7 @@ def test_a_set_that_was_decoded_once_shows_the_crops_of_one_that_is_decoded_each
 def test_runs_have_their_own_crops_of_a_set_that_was_decoded_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept, _ = kept_sources(image_folder(tmp_path), monkeypatch)
+    kept = kept_source(image_folder(tmp_path), monkeypatch)
     index, at = torch.tensor([[1, 5, 2], [1, 0, 2]]), torch.arange(3)
     kept.prepare(3, at, epoch=2, seeds=[4, 9])
     assert kept._boxes is not None

@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from aol.class_ages import ClassAges
 from aol.lab.engine.learner import Learner, rate_at
 from aol.lab.engine.passes import CleanPass, Readings, Trained, TrainPass
 from aol.lab.engine.run_rules import Observers, RunMargins, RunWeights, SampleSignals
-from aol.lab.engine.source import AnyPair, orders, pool, shape_of, sources
+from aol.lab.engine.source import AnyPair, orders, pool, shape_of, source_of
 from aol.lab.engine.step_losses import StepLosses
 from aol.lab.engine.stored_source import FromStorage
 from aol.lab.methods import WEIGHTINGS, Inputs
@@ -130,9 +129,10 @@ class Loop:
     def _read(self, pair: AnyPair, workers: int | None) -> None:
         """Open the images, and choose each run's samples."""
         s, device, runs = self.settings, self.device, self.runs
-        how: dict[str, Any] = {"image_size": s.image_size, "normalisation": s.normalisation, "augment": s.augment}
+        how: dict[str, Any] = {"image_size": s.image_size, "normalisation": s.normalisation}
         how |= {"workers": workers, "device": device}
-        self.train, self.test = sources(pair, **how)
+        self.train = source_of(pair, pair.train, augment=s.augment, **how)
+        self.test = source_of(pair, pair.test, augment=False, **how)
         self.conflicting: Tensor | None = None  # bool [T]: test samples whose nuisance is that of another class
         if s.nuisance != "none" and pair.shortcut is not None:
             self.conflicting = pair.shortcut.test.to(device)
@@ -144,8 +144,7 @@ class Loop:
         self._validation = self.train
         if pair.validation is not None and (not s.validation or s.changes_data):
             # A split of the set's own: [v], the same for all runs.
-            own = replace(pair, train=pair.validation, test=pair.validation)  # type: ignore[arg-type]
-            self._validation = sources(own, **how)[1]
+            self._validation = source_of(pair, pair.validation, augment=False, **how)
             self.held_out = torch.arange(self._validation.labels.numel(), device=device)
         self.labels = self.train.labels[self.pool[0]]  # [n]: the same in all runs, because pools are ordered by class
         self.counts = torch.bincount(self.labels, minlength=self.num_classes)  # samples of each class, [C]

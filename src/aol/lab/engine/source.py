@@ -188,29 +188,22 @@ def shape_of(pair: AnyPair, image_size: int | None) -> tuple[int, int, int]:
     return own
 
 
-def sources(
+def source_of(
     pair: AnyPair,
+    split: ImageSet | StoredImages,
     *,
     image_size: int | None,
     normalisation: str,
     augment: bool,
     workers: int | None,
     device: torch.device,
-) -> tuple[Source, Source]:
-    """Return the training and the test split of a data set as sources; `workers` decode large images."""
+) -> Source:
+    """Return a split of a data set as a source; `workers` decode large images, which a GPU keeps where they fit."""
     scale = pair.normalisation if normalisation == "centred" else pair.standardised
-    train, test = pair.train, pair.test
-    if isinstance(train, ImageSet) and isinstance(test, ImageSet):
-        augmentation = pair.augmentation if augment else None
-        return OnDevice(train, scale, augmentation, device), OnDevice(test, scale, None, device)
-
-    def stored(split: ImageSet | StoredImages, augment: bool) -> Decoded | FromStorage:
-        """Return a large split: decoded once and kept on a GPU where it fits, else decoded while training."""
-        assert isinstance(split, StoredImages)
-        reader = Reader(split, image_size or SIZE, workers=workers, device=device)
-        images = keep(reader)
-        if images is None:
-            return FromStorage(reader, scale, augment=augment)
-        return Decoded(reader, images, scale, augment=augment)
-
-    return stored(train, augment), stored(test, False)
+    if isinstance(split, ImageSet):
+        return OnDevice(split, scale, pair.augmentation if augment else None, device)
+    reader = Reader(split, image_size or SIZE, workers=workers, device=device)
+    images = keep(reader)
+    if images is None:
+        return FromStorage(reader, scale, augment=augment)
+    return Decoded(reader, images, scale, augment=augment)
