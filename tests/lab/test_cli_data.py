@@ -42,7 +42,7 @@ def test_get_of_what_is_embedded_needs_no_network(capsys: pytest.CaptureFixture[
 def test_get_without_a_network_fails_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nowhere = replace(named.CIFAR10, downloads={"http://127.0.0.1:9/cifar-10-python.tar.gz": "0" * 32})
+    nowhere = replace(named.OFFICIAL["cifar10"], downloads={"http://127.0.0.1:9/cifar-10-python.tar.gz": "0" * 32})
     monkeypatch.setitem(named.OFFICIAL, "cifar10", nowhere)  # type: ignore[arg-type]
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     status, out, err = run(capsys, "get", "cifar10", "--data-dir", tmp_path)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
-from aol.lab.data import Augmentation
 from aol.lab.data.augment import Draws, crop_flip, draw
 from aol.lab.data.encoded_images import centre_boxes, crop_boxes, draw_crops
+from aol.lab.data.images import Augmentation
 from tests.support.views import SIZES, images, ragged, resample, sizes
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from aol.lab import data
 from aol.lab.data import DataError, Pair, named
+from aol.lab.data.images import IMAGENET, centred
 from tests.support.tiny_sets import cifar10_files, cifar100_files, fashion_files, stated_as_official
 
 # sha256 of the pixels and labels of train and test, as version 0.2 read them: runs are compared across versions.
@@ -84,7 +85,7 @@ def test_a_pickle_that_is_not_the_published_one_is_not_read(
     folder = stated_as_official(monkeypatch, "cifar10", cifar10_files(machine / "c"))
     (folder / name).write_bytes(pickle.dumps(Spy(machine / "executed")))
     with pytest.raises(DataError, match=rf"{name}: not the published file .*`aol data get cifar10`"):
-        named.CIFAR10.load(folder)
+        named.OFFICIAL["cifar10"].load(folder)
     assert not (machine / "executed").exists()
 
 
@@ -95,11 +96,11 @@ def test_a_damaged_archive_names_the_file(machine: Path, monkeypatch: pytest.Mon
     for bad in (content[:-9], b"hello", b""):
         path.write_bytes(bad)
         with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz: (cannot be read|not the published)"):
-            named.FASHION_MNIST.load(folder)
+            named.OFFICIAL["fashion-mnist"].load(folder)
 
 
 def test_the_protocol_input_is_pixel_over_128_minus_one(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pair = named.CIFAR10.load(stated_as_official(monkeypatch, "cifar10", cifar10_files(machine / "c")))
+    pair = named.OFFICIAL["cifar10"].load(stated_as_official(monkeypatch, "cifar10", cifar10_files(machine / "c")))
     unit = pair.train.images.double() / 255
     torch.testing.assert_close(pair.normalisation(pair.train.images).double(), unit * 255 / 128 - 1, atol=1e-7, rtol=0)
     mean, std = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2470, 0.2435, 0.2616])
@@ -109,7 +110,7 @@ def test_the_protocol_input_is_pixel_over_128_minus_one(machine: Path, monkeypat
 
 def test_normalising_leaves_the_pixels_alone() -> None:
     floats = torch.full((1, 3, 2, 2), 9.0)
-    for n in (data.centred(3), data.IMAGENET):
+    for n in (centred(3), IMAGENET):
         n(floats)
         assert (floats == 9).all()
 

@@ -42,7 +42,7 @@ def test_pixels_labels_and_names_of_a_folder_are_those_that_version_02_read(tmp_
     assert names(pair.test)[:3] == [
         f"val/n0144{name}.png" for name in ("0764/n01440764_0", "0764/n01440764_1", "3537/n01443537_0")
     ]
-    assert pair.test.source(2) == str(tmp_path / "val/n01443537/n01443537_0.png")
+    assert pair.test.encoded(2) == str(tmp_path / "val/n01443537/n01443537_0.png")
 
 
 def test_imagenet_and_places_layouts_are_image_folders(tmp_path: Path) -> None:

@@ -4,11 +4,8 @@ Needs torch and numpy; scikit-learn, Pillow, pooch and datasets are imported whe
 """
 
 from aol.lab.data.encoded_images import StoredImages
-from aol.lab.data.images import IMAGENET, Augmentation, DataError, ImageSet, Normalisation, Pair, centred, mean_std
-from aol.lab.data.named import NAMES, find, get, list_sets
+from aol.lab.data.images import DataError, ImageSet, Pair
+from aol.lab.data.named import find, get, list_sets
 from aol.lab.data.open import open_data
 
-__all__ = [
-    "IMAGENET", "NAMES", "Augmentation", "DataError", "ImageSet", "Normalisation", "Pair", "StoredImages", "centred",
-    "find", "get", "list_sets", "mean_std", "open_data",
-]  # fmt: skip
+__all__ = ["DataError", "ImageSet", "Pair", "StoredImages", "find", "get", "list_sets", "open_data"]

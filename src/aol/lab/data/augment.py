@@ -18,24 +18,17 @@ from aol.lab.data.images import Augmentation
 
 
 class Draws(NamedTuple):
-    """What happens to each sample: `row`, `column` int64 in 0..2·pad, `flip` bool; all of one shape.
+    """What happens to each sample; all of one shape."""
 
-    A row or column equal to `pad` means no shift.
-    """
-
-    row: Tensor
+    row: Tensor  # int64 in 0..2·pad: `pad` is no shift
     column: Tensor
-    flip: Tensor
+    flip: Tensor  # bool
 
 
 def draw(samples: int, augmentation: Augmentation, *, generator: Sequence[torch.Generator]) -> Draws:
     """Draw shifts and flips for `samples` samples of R runs, `[R, samples]`, on the device of the R generators.
 
     A run's draws are the same alone and among others.
-
-    >>> one, two = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
-    >>> draw(5, Augmentation(pad=4, flip=True), generator=[one, two]).row.shape
-    torch.Size([2, 5])
     """
     rows, columns, flips = [], [], []
     for own in generator:

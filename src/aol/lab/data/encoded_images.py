@@ -52,23 +52,19 @@ class StoredImages(Labelled, ABC):
         """Return the path of an image, or its content as a file."""
 
     @abstractmethod
-    def source(self, place: int) -> str:
-        """Name the file, or the row of a table, for messages."""
-
-    @abstractmethod
     def names(self, index: Tensor) -> list[str]:
         """Return what the samples `index [n]` are called in the data set: a path inside it, or split and row."""
 
     @contextmanager
     def opened(self, place: int) -> Iterator[Image]:
         """Open an image, and read its header; what Pillow raises on bad bytes becomes a `DataError`."""
-        pillow = need("PIL.Image", "decoding images")
+        pillow, file = need("PIL.Image", "decoding images"), self.encoded(place)
         try:
-            with pillow.open(self.encoded(place)) as image:
+            with pillow.open(file) as image:
                 if image.width * image.height > LARGEST:
                     raise pillow.DecompressionBombError
                 yield image
-        except (DataError, MemoryError):
+        except MemoryError:
             raise
         except Exception as reason:  # OSError, SyntaxError, struct.error, …
             if isinstance(reason, OSError) and reason.errno is not None:  # the file cannot be read
@@ -76,7 +72,8 @@ class StoredImages(Labelled, ABC):
             said = "not an image" if "cannot identify" in str(reason) else f"a damaged image ({reason})"
             if isinstance(reason, pillow.DecompressionBombError):
                 said = f"more than {LARGEST:,} pixels"
-            raise DataError(f"{self.source(place)}: {said}") from None
+            name = file if isinstance(file, str) else self.names(torch.tensor([place]))[0]
+            raise DataError(f"{name}: {said}") from None
 
     def size_of(self, place: int) -> tuple[int, int]:
         """Return height and width of an image, upright, from its header."""
@@ -154,11 +151,7 @@ def crop_boxes(sizes: Tensor, draws: Tensor) -> Tensor:
 
 
 def centre_boxes(sizes: Tensor) -> Tensor:
-    """Return the central square of images `sizes [n, 2]`, 7/8 of the shorter side wide, as `crop_boxes` does.
-
-    >>> centre_boxes(torch.tensor([[32, 64]])).tolist()
-    [[2.0, 18.0, 28.0, 28.0, 0.0]]
-    """
+    """Return the central square of images `sizes [n, 2]`, 7/8 of the shorter side wide, as `crop_boxes` does."""
     side = sizes.amin(1, keepdim=True).to(torch.float64) * _CENTRE
     return torch.cat(((sizes - side) / 2, side, side, torch.zeros_like(side)), 1)
 

@@ -42,11 +42,7 @@ class Normalisation:
 
 
 def centred(channels: int) -> Normalisation:
-    """Return the paper's CIFAR input: `x * 255 / 128 - 1` for x in [0, 1], that is `pixel / 128 - 1`.
-
-    >>> centred(1)
-    Normalisation(scale=(0.0078125,), shift=(-1.0,))
-    """
+    """Return the paper's CIFAR input: `x * 255 / 128 - 1` for x in [0, 1], that is `pixel / 128 - 1`."""
     return Normalisation((1 / 128,) * channels, (-1.0,) * channels)
 
 
@@ -114,17 +110,11 @@ class ImageSet(Labelled):
 
 @dataclass(frozen=True)
 class Shortcut:
-    """What is known of a nuisance that gives most classes away, as `aol.lab.data.nuisance` puts it into a set.
+    """What is known of a nuisance that gives most classes away, as `aol.lab.data.nuisance` puts it into a set."""
 
-    Args:
-        kept: places of the training samples that may be trained on, `int64`; the others are held out for validation.
-        train: the training samples whose nuisance is that of another class than their true one, `bool [N]`.
-        test: the same of the test samples.
-    """
-
-    kept: Tensor
-    train: Tensor
-    test: Tensor
+    kept: Tensor  # int64: places of the training samples that are not held out for validation
+    train: Tensor  # bool [N]: whether the nuisance of a training sample is that of another class than its true one
+    test: Tensor  # bool: the same of the test samples
 
 
 S_co = TypeVar("S_co", covariant=True)
@@ -132,20 +122,16 @@ S_co = TypeVar("S_co", covariant=True)
 
 @dataclass(frozen=True)
 class Pair(Generic[S_co]):
-    """A data set: its training and test splits, with what a network needs to know about the pixels.
-
-    `validation` is set only for sets with a labelled third split. `normalisation` is the
-    protocol's; `standardised` is the per-channel mean/std one that the motivating observation uses.
-    """
+    """A data set: its training and test splits, with what a network needs to know about the pixels."""
 
     name: str
     train: S_co
     test: S_co
     classes: tuple[str, ...]
-    normalisation: Normalisation
-    standardised: Normalisation
+    normalisation: Normalisation  # the paper's
+    standardised: Normalisation  # by mean and std of each channel, as its motivating observation
     augmentation: Augmentation
-    validation: S_co | None = None
+    validation: S_co | None = None  # of sets with a labelled third split
     shortcut: Shortcut | None = None
 
     @property

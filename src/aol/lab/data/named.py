@@ -25,39 +25,23 @@ import torch
 from torch import Tensor
 
 from aol._need import need
-from aol.lab.data.images import (
-    Augmentation,
-    DataError,
-    ImageSet,
-    Normalisation,
-    Pair,
-    centred,
-    mean_std,
-    split_per_class,
-)
+from aol.lab.data.images import Augmentation, DataError, ImageSet, Pair, centred, mean_std, split_per_class
 
 Folder = str | os.PathLike[str]
+Numbers = tuple[float, ...]  # one a channel
 
 
 @dataclass(frozen=True)
 class Official:
-    """A set that can be downloaded: one folder of files, each stored as `NAME` or `NAME.gz`.
-
-    Args:
-        members: the files, with the sha256 of their content, uncompressed.
-        downloads: addresses with md5 sums: of one archive that holds `folder/member` for every member, or of one
-            `member.gz` each.
-        load: reads the set from its folder.
-        system: places where packages of the system put it.
-    """
+    """A set that can be downloaded: one folder of files, each stored as `NAME` or `NAME.gz`."""
 
     name: str
     title: str
     folder: str
-    members: Mapping[str, str]
-    downloads: Mapping[str, str]
+    members: Mapping[str, str]  # the files, with the sha256 of their content, uncompressed
+    downloads: Mapping[str, str]  # addresses with md5: of an archive of all `folder/member`, or of one `member.gz` each
     load: Callable[[Path], Pair[ImageSet]]
-    system: tuple[Path, ...] = ()
+    system: tuple[Path, ...] = ()  # where packages of the system put it
 
     def missing(self, folder: Path) -> list[str]:
         """Return the members that are not in `folder`."""
@@ -83,9 +67,9 @@ def _files(folder: Path, name: str) -> tuple[Path, Path]:
     return folder / name, folder / f"{name}.gz"
 
 
-def _pair(train: ImageSet, test: ImageSet, standardised: Normalisation, *, pad: int, flip: bool) -> Pair[ImageSet]:
+def _pair(train: ImageSet, test: ImageSet, mean: Numbers, std: Numbers, *, pad: int, flip: bool) -> Pair[ImageSet]:
     name, scale = train.name.partition("/")[0], centred(train.shape[0])
-    return Pair(name, train, test, train.classes, scale, standardised, Augmentation(pad=pad, flip=flip))
+    return Pair(name, train, test, train.classes, scale, mean_std(mean, std), Augmentation(pad=pad, flip=flip))
 
 
 @cache
@@ -102,7 +86,7 @@ def _load_digits() -> Pair[ImageSet]:
     labels, classes = torch.from_numpy(target).to(torch.int64), tuple("0123456789")
     parts = zip(("train", "test"), split_per_class(labels, 0.2, seed=0), strict=True)
     train, test = (ImageSet(images[index], labels[index], classes, f"digits/{name}") for name, index in parts)
-    return _pair(train, test, mean_std((0.3060,), (0.3763,)), pad=1, flip=False)
+    return _pair(train, test, (0.3060,), (0.3763,), pad=1, flip=False)
 
 
 def _idx(content: bytes, *shape: int) -> Tensor:
@@ -121,10 +105,10 @@ def _load_fashion_mnist(folder: Path) -> Pair[ImageSet]:
         labels = _idx(read(f"{prefix}-labels-idx1-ubyte"))
         return ImageSet(images, labels.to(torch.int64), classes, f"fashion-mnist/{name}")
 
-    return _pair(split("train", "train"), split("t10k", "test"), mean_std((0.2860,), (0.3530,)), pad=2, flip=True)
+    return _pair(split("train", "train"), split("t10k", "test"), (0.2860,), (0.3530,), pad=2, flip=True)
 
 
-def _load_cifar(name: str, standardised: Normalisation, fine: str, folder: Path) -> Pair[ImageSet]:
+def _load_cifar(name: str, fine: str, mean: Numbers, std: Numbers, folder: Path) -> Pair[ImageSet]:
     """Read CIFAR from the official python files. Input, padding and mirroring are the paper's."""
     known = OFFICIAL[name]
     content: dict[str, Any] = {file: pickle.loads(known.read(folder, file), encoding="bytes") for file in known.members}
@@ -137,7 +121,7 @@ def _load_cifar(name: str, standardised: Normalisation, fine: str, folder: Path)
         labels = torch.tensor([label for batch in batches for label in batch[f"{fine}labels".encode()]])
         return ImageSet(torch.from_numpy(pixels), labels, classes, f"{name}/{part}")
 
-    return _pair(split("train", ("data_batch", "train")), split("test", ("test",)), standardised, pad=4, flip=True)
+    return _pair(split("train", ("data_batch", "train")), split("test", ("test",)), mean, std, pad=4, flip=True)
 
 
 def _sums(start: str) -> dict[str, str]:
@@ -146,33 +130,34 @@ def _sums(start: str) -> dict[str, str]:
     return {name if "://" in name else name.removeprefix(start): sum_ for name, sum_ in rows if name.startswith(start)}
 
 
-FASHION_MNIST = Official(
-    "fashion-mnist",
-    "clothes, 28×28 grey, 10 classes, 60,000 + 10,000",
-    "fashion-mnist",
-    _sums("fashion-mnist/"),  # of the content, not of the .gz: the Debian package compresses the same bytes anew
-    _sums("https://fashion-mnist"),
-    _load_fashion_mnist,
-    system=(Path("/usr/share/datasets/fashion-mnist"),),
+_ALL = (
+    Official(
+        "fashion-mnist",
+        "clothes, 28×28 grey, 10 classes, 60,000 + 10,000",
+        "fashion-mnist",
+        _sums("fashion-mnist/"),  # of the content, not of the .gz: the Debian package compresses the same bytes anew
+        _sums("https://fashion-mnist"),
+        _load_fashion_mnist,
+        system=(Path("/usr/share/datasets/fashion-mnist"),),
+    ),
+    Official(
+        "cifar10",
+        "32×32 colour, 10 classes, 50,000 + 10,000",
+        "cifar-10-batches-py",
+        _sums("cifar-10-batches-py/"),
+        _sums("https://www.cs.toronto.edu/~kriz/cifar-10-"),
+        partial(_load_cifar, "cifar10", "", (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    ),
+    Official(
+        "cifar100",
+        "32×32 colour, 100 classes, 50,000 + 10,000",
+        "cifar-100-python",
+        _sums("cifar-100-python/"),
+        _sums("https://www.cs.toronto.edu/~kriz/cifar-100-"),
+        partial(_load_cifar, "cifar100", "fine_", (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    ),
 )
-CIFAR10 = Official(
-    "cifar10",
-    "32×32 colour, 10 classes, 50,000 + 10,000",
-    "cifar-10-batches-py",
-    _sums("cifar-10-batches-py/"),
-    _sums("https://www.cs.toronto.edu/~kriz/cifar-10-"),
-    partial(_load_cifar, "cifar10", mean_std((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)), ""),
-)
-CIFAR100 = Official(
-    "cifar100",
-    "32×32 colour, 100 classes, 50,000 + 10,000",
-    "cifar-100-python",
-    _sums("cifar-100-python/"),
-    _sums("https://www.cs.toronto.edu/~kriz/cifar-100-"),
-    partial(_load_cifar, "cifar100", mean_std((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)), "fine_"),
-)
-
-OFFICIAL: Mapping[str, Official] = {known.name: known for known in (FASHION_MNIST, CIFAR10, CIFAR100)}
+OFFICIAL: Mapping[str, Official] = {known.name: known for known in _ALL}
 NAMES: tuple[str, ...] = ("digits", *OFFICIAL)
 NUM_CLASSES: Mapping[str, int] = {"digits": 10, "fashion-mnist": 10, "cifar10": 10, "cifar100": 100}
 
@@ -190,30 +175,22 @@ def official_at(folder: Path) -> Official | None:
 
 
 def _places(known: Official, data_dir: Folder | None) -> list[Path]:
+    """Return each folder itself, its subfolder of the official name, and that inside one named like the set."""
     inside = ("", known.folder, known.name, f"{known.name}/{known.folder}")
     return [root / path for root in search_folders(data_dir) for path in inside] + [*known.system]
 
 
 def find(name: str, *, data_dir: Folder | None = None) -> Path | None:
-    """Return the folder that holds every file of a named set, or None; `digits` has none and needs none.
-
-    A folder is looked at itself, then its subfolder of the official name, then that inside one named like the set.
-    """
-    if name == "digits":
-        return None
+    """Return the folder that holds every file of a set that is downloaded, or None."""
     known = OFFICIAL[name]
     return next((folder for folder in _places(known, data_dir) if not known.missing(folder)), None)
 
 
 def list_sets(*, data_dir: Folder | None = None) -> list[dict[str, str | None]]:
-    """List the built-in sets and where each is; None when it is not on this machine.
-
-    >>> list_sets()[0]
-    {'name': 'digits', 'title': '8×8 grey, 10 classes, 1,438 + 359', 'where': 'inside scikit-learn'}
-    """
-    rows: list[tuple[str, str, object]] = [("digits", "8×8 grey, 10 classes, 1,438 + 359", "inside scikit-learn")]
-    rows += [(name, known.title, find(name, data_dir=data_dir)) for name, known in OFFICIAL.items()]
-    return [{"name": name, "title": title, "where": str(where) if where else None} for name, title, where in rows]
+    """List the built-in sets and where each is; None when it is not on this machine."""
+    rows = [("digits", "8×8 grey, 10 classes, 1,438 + 359", "inside scikit-learn")]
+    rows += [(name, known.title, str(find(name, data_dir=data_dir) or "")) for name, known in OFFICIAL.items()]
+    return [{"name": name, "title": title, "where": where or None} for name, title, where in rows]
 
 
 def load_named(name: str, *, data_dir: Folder | None = None) -> Pair[ImageSet]:
@@ -245,16 +222,13 @@ def get(name: str, data_dir: Folder | None = None) -> Path | None:
         return None
     known, root = OFFICIAL[name], search_folders(data_dir)[0]
     folder = root / known.folder
-    missing = known.missing(folder)
-    for url, md5 in known.downloads.items() if missing else ():
+    bar = sys.stderr.isatty() and find_spec("tqdm") is not None
+    for url, md5 in known.downloads.items() if known.missing(folder) else ():
         pooch = need("pooch", "downloading a data set")
         file, place, unpack = url.rpartition("/")[2], folder, None
         if file.endswith(".tar.gz"):
             place = root
             unpack = pooch.Untar([f"{known.folder}/{member}" for member in known.members], extract_dir=".")
-        elif file.removesuffix(".gz") not in missing:
-            continue
-        bar = sys.stderr.isatty() and find_spec("tqdm") is not None
         try:
             pooch.retrieve(url, f"md5:{md5}", fname=file, path=place, processor=unpack, progressbar=bar)
         except OSError as reason:

@@ -39,11 +39,9 @@ def change(
     Args:
         pair: the set; its validation split, if it has one, is replaced.
         nuisance: "tint", "patch" or "none". Images become RGB unless it is "none".
-        conflicts: share of the training images of each class whose nuisance is that of another class.
-        noise: share of the training images of each class that get the label of another class, at random. The nuisance
-            goes with the true class.
-        validation: share of each class to hold out. The held-out part is like the test set: its nuisance is
-            independent of the class, and its labels are right.
+        conflicts: share of each class whose nuisance is that of another class.
+        noise: share of each class that gets the label of another class; the nuisance goes with the true class.
+        validation: share of each class to hold out, with a nuisance as in the test set and right labels.
         seed: of all draws.
 
     >>> from aol.lab.data import open_data
@@ -52,16 +50,14 @@ def change(
     ((3, 8, 8), 70, 322)
     """
     labels, classes = pair.train.labels, pair.num_classes
-    kept, held = torch.arange(len(labels)), torch.empty(0, dtype=torch.int64)
-    if validation:
-        kept, held = split_per_class(labels, validation, seed=seed)
+    kept = torch.arange(len(labels))
+    kept, held = split_per_class(labels, validation, seed=seed) if validation else (kept, kept[:0])
     own, there = labels.clone(), pair.test.labels
     if nuisance != "none":
         own[kept] = other_for_some(labels[kept], classes, conflicts, _seeds.generator(seed, _NUISANCE))
         own[held] = balanced_nuisance(labels[held], classes, seed=seed)
         there = balanced_nuisance(pair.test.labels, classes, seed=seed + 1)
     train, test = apply(pair.train, nuisance, own), apply(pair.test, nuisance, there)
-    held_out = train.subset(held) if len(held) else None
     noisy = labels.clone()
     noisy[kept] = other_for_some(labels[kept], classes, noise, _seeds.generator(seed, _NOISE))
     scales = {name: getattr(pair, name) for name in ("normalisation", "standardised")}
@@ -71,19 +67,14 @@ def change(
         pair,
         train=replace(train, labels=noisy),
         test=test,
-        validation=held_out,
+        validation=train.subset(held) if validation else None,
         **scales,
         shortcut=Shortcut(kept, own != labels, there != pair.test.labels),
     )
 
 
 def other_for_some(labels: Tensor, num_classes: int, share: float, generator: torch.Generator) -> Tensor:
-    """Return labels of which a share of each class is replaced by that of another class, at random.
-
-    >>> labels = torch.arange(1000) % 10
-    >>> int((other_for_some(labels, 10, 0.05, torch.Generator()) != labels).sum())
-    50
-    """
+    """Return labels of which a share of each class is replaced by that of another class, at random."""
     counts = (torch.bincount(labels, minlength=num_classes) * share).round().to(torch.int64)
     chosen = keep_per_class(labels, counts, generator)
     changed = labels.clone()
@@ -92,11 +83,7 @@ def other_for_some(labels: Tensor, num_classes: int, share: float, generator: to
 
 
 def balanced_nuisance(labels: Tensor, num_classes: int, *, seed: int) -> Tensor:
-    """Return a nuisance for each sample, `int64 [N]`: in each class every value as often, but for one.
-
-    >>> torch.bincount(balanced_nuisance(torch.zeros(20, dtype=torch.int64), 10, seed=0))
-    tensor([2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
-    """
+    """Return a nuisance for each sample, `int64 [N]`: in each class every value as often, but for one."""
     generator = _seeds.generator(seed, _BALANCED)
     shown = torch.empty_like(labels)
     for label in range(num_classes):
@@ -116,16 +103,15 @@ def apply(images: ImageSet, kind: str, nuisance: Tensor) -> ImageSet:
     """Return a split whose images show their `nuisance [N]`, a number of a class: as a tint or as a patch."""
     if kind == "none":
         return images
-    changed = images.images.expand(-1, 3, -1, -1)  # one channel becomes three; three stay
-    if kind == "tint":
-        shades = (colours(images.num_classes, _SATURATION) * 255).round().to(torch.int32)[nuisance]
-        parts = zip(torch.split(changed, 4096), torch.split(shades[:, :, None, None], 4096), strict=True)
-        changed = torch.cat([(part.to(torch.int32) * shade // 255).to(torch.uint8) for part, shade in parts])
-    else:
-        side = max(2, changed.shape[-1] // _PATCH)
-        changed = changed.clone()
-        fill = (colours(images.num_classes) * 255).round().to(torch.uint8)[nuisance]
-        changed[:, :, :side, :side] = fill[:, :, None, None]
+    changed = images.images.expand(-1, 3, -1, -1).clone()  # one channel becomes three; three stay
+    side = max(2, changed.shape[-1] // _PATCH)
+    shades = (colours(images.num_classes, _SATURATION if kind == "tint" else 1.0) * 255).round().to(torch.int32)
+    for number, shade in enumerate(shades[:, :, None, None]):
+        shown = nuisance == number
+        if kind == "tint":
+            changed[shown] = (changed[shown].to(torch.int32) * shade // 255).to(torch.uint8)
+        else:
+            changed[shown, :, :side, :side] = shade.to(torch.uint8)
     return replace(images, images=changed)
 
 

@@ -43,11 +43,6 @@ def open_data(name_or_folder: Folder, data_dir: Folder | None = None) -> Pair[Im
 
     >>> open_data("digits").train.shape
     (1, 8, 8)
-    >>> open_data("mnist")
-    Traceback (most recent call last):
-    ...
-    ValueError: unknown data set 'mnist': no such folder, and the built-in names are digits, fashion-mnist,
-    cifar10, cifar100
     """
     word = os.fspath(name_or_folder)
     if word in NAMES:
@@ -82,41 +77,41 @@ def _pair(name: str, splits: Mapping[str, StoredImages]) -> Pair[StoredImages]:
         raise DataError(f"{name}: a train split is needed, not {', '.join(splits)}")
     others = [splits[word] for word in TEST_FOLDERS if word in splits and bool((splits[word].labels != -1).any())]
     most = min(int(train.labels.max()) + 1, len(train))  # a label beyond the number of samples is a mistake
-    classes = train.classes or tuple(str(number) for number in range(most))
+    classes = train.classes or tuple(map(str, range(most)))
     for split in (train, *others):
         if split.classes not in ((), classes):
             different = sorted(set(classes) ^ set(split.classes)) or split.classes
             raise DataError(f"{name}: the classes of {train.name} and {split.name} differ: {different[0]!r}")
         split.classes = classes
         if wrong := ((split.labels < 0) | (split.labels >= split.num_classes)).nonzero().flatten().tolist():
-            what, most = f"label {int(split.labels[wrong[0]])} at position {wrong[0]}", split.num_classes - 1
-            raise DataError(f"{split.name}: {what} is outside 0..{most} ({split.num_classes} classes)")
+            what = f"label {int(split.labels[wrong[0]])} at position {wrong[0]}"
+            raise DataError(f"{split.name}: {what} is not one of the {len(classes)} classes")
     counts = train.counts.tolist()
     if 0 in counts:
-        raise DataError(f"{train.name}: no image of class {train.classes[counts.index(0)]!r}")
+        raise DataError(f"{train.name}: no image of class {classes[counts.index(0)]!r}")
     if not others:
-        if min(counts) < 2:
-            single = train.classes[counts.index(1)]
+        if 1 in counts:
+            single = classes[counts.index(1)]
             raise DataError(f"{train.name}: a single image of class {single!r}; without a test split, two are needed")
         kept, held = split_per_class(train.labels, 0.2, seed=0)
         logging.getLogger("aol").warning("%s has no test split: a fifth of each class is held out as one.", name)
         others = [train.subset(held, f"{name}/test")]
         train = train.subset(kept, train.name)
-    validation = others[1] if len(others) > 1 else None
-    return Pair(name, train, others[0], train.classes, IMAGENET, IMAGENET, Augmentation(0, flip=True), validation)
+    test, validation, *_ = *others, None
+    return Pair(name, train, test, classes, IMAGENET, IMAGENET, Augmentation(0, flip=True), validation)
 
 
 def _in_memory(pair: Pair[StoredImages]) -> Pair[ImageSet] | None:
     """Return a set of small images of one size in memory; None if it is not one."""
     shape = pair.train.whole(0).shape
-    splits = []
-    for split in (pair.train, pair.test, *([] if pair.validation is None else [pair.validation])):
+    splits: list[ImageSet] = []
+    for split in (pair.train, pair.test, *filter(None, [pair.validation])):
         images = [split.whole(place) for place in range(len(split))] if max(shape[1:]) <= _SMALL else []
         if not images or any(image.shape != shape for image in images):
             return None
         splits.append(ImageSet(torch.stack(images), split.labels, split.classes, split.name))
-    train, test, *rest = splits
     change = Augmentation(pad=min(shape[1:]) // 8, flip=True)
+    train, test, *rest = splits
     return Pair(pair.name, train, test, pair.classes, centred(3), IMAGENET, change, rest[0] if rest else None)
 
 
@@ -141,8 +136,6 @@ class _FolderImages(StoredImages):
     def encoded(self, place: int) -> str:
         return os.path.join(self._folder, os.fsdecode(self._where[place]))
 
-    source = encoded
-
     def names(self, index: Tensor) -> list[str]:
         return [_as_text(os.path.join(self._inside, os.fsdecode(self._where[at]))) for at in index.tolist()]
 
@@ -153,11 +146,7 @@ def _class_folders(folder: Path) -> list[str]:
 
 
 def _as_text(name: str) -> str:
-    r"""Return a file's name as text that can be written anywhere: bytes that are no UTF-8 become a code.
-
-    >>> _as_text(os.fsdecode(b"caf\xe9"))
-    'caf\\xe9'
-    """
+    """Return a file's name as text that can be written anywhere: bytes that are no UTF-8 become a code."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
@@ -187,11 +176,7 @@ def _open_folder(root: Path) -> dict[str, StoredImages]:
 
 
 def is_source(word: str) -> bool:
-    """Return whether a word names a data set that Hugging Face `datasets` reads.
-
-    >>> is_source("hf:beans"), is_source("photos")
-    (True, False)
-    """
+    """Return whether a word names a data set that Hugging Face `datasets` reads."""
     return word.startswith("hf:") and len(word) > 3
 
 
@@ -216,14 +201,11 @@ class _TableImages(StoredImages):
     def encoded(self, place: int) -> str | io.BytesIO:
         cell = self._rows[int(self._where[place])][self._image] or {}
         if cell.get("bytes") is None and not cell.get("path"):
-            raise DataError(f"{self.source(place)}: no image in it")
+            raise DataError(f"{self.names(torch.tensor([place]))[0]}: no image in it")
         return str(cell["path"]) if cell.get("bytes") is None else io.BytesIO(cell["bytes"])
 
-    def source(self, place: int) -> str:
-        return f"{self._split}#{self._where[place]}"
-
     def names(self, index: Tensor) -> list[str]:
-        return [self.source(at) for at in index.tolist()]
+        return [f"{self._split}#{row}" for row in self._where[index.numpy()]]
 
 
 def open_source(word: str) -> dict[str, StoredImages]:
