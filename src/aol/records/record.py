@@ -226,7 +226,7 @@ _TYPES: dict[str, tuple[set[type], set[type]]] = {
     **dict.fromkeys(("curves", "by_class"), ({dict}, {list})),
     "over_time": ({dict}, {str}),
 }
-_MOST = {int: 2**63 - 1, float: _LARGEST_NUMBER}
+MOST = {int: 2**63 - 1, float: _LARGEST_NUMBER}
 
 
 def _check(given: dict[str, Any]) -> None:
@@ -237,7 +237,7 @@ def _check(given: dict[str, Any]) -> None:
         value = given[name]
         items = list(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
         fits = type(value) in types and set(map(type, items)) <= of_items
-        fits = fits and all(abs(item) <= _MOST[type(item)] for item in (value, *items) if type(item) in _MOST)
+        fits = fits and all(abs(item) <= MOST[type(item)] for item in (value, *items) if type(item) in MOST)
         _require(fits, f"{name} has a value of another type or size than aol writes")
     epochs, counts, classes = given["epochs"], given["counts"], given["classes"]
     _require(len(given["settings"]) <= MOST_SETTINGS, f"settings are more than {MOST_SETTINGS}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 import shlex
@@ -31,6 +30,7 @@ from aol.records.previews import TEST as TEST_PREVIEWS
 from aol.records.previews import save_previews, thumbnail, worth_seeing
 from aol.records.record import (
     FILE,
+    MOST,
     MOST_SETTINGS,
     DamagedRunError,
     Run,
@@ -365,8 +365,8 @@ def _checked_settings(settings: Mapping[str, Value]) -> dict[str, Value]:
     if len(settings) > MOST_SETTINGS:
         raise ValueError(f"settings must be at most {MOST_SETTINGS}, not {len(settings)}.")
     for name, value in settings.items():
-        infinite = isinstance(value, float) and not math.isfinite(value)
-        if not isinstance(name, str) or not isinstance(value, str | float | int | bool | None) or infinite:
+        large = isinstance(value, int | float) and not abs(value) <= MOST[int if isinstance(value, int) else float]
+        if not isinstance(name, str) or not isinstance(value, str | float | int | bool | None) or large:
             raise TypeError(f"settings must be text and finite numbers by name, not {_check.shown({name: value})}.")
         if name == "id" or name in RUN_COLUMNS:
             raise ValueError(f"A setting cannot be called {name!r}: the table of runs has a column of that name.")
