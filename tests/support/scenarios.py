@@ -64,21 +64,18 @@ def inside_ddp(rank: int, world: int, *, broadcast: bool) -> list:
     return looks
 
 
-def recorder(rank: int, world: int, *, folder: str, kind: str = "SampleAges", alone: bool = False, **settings) -> None:
+def recorder(rank: int, world: int, *, folder: str, alone: bool = False, **settings) -> None:
     """Each process records its share; alone, one process records all the shares in the order of ranks."""
     labels = torch.tensor([i * i % 5 for i in range(SIZE)])
-    of_samples = kind == "SampleAges"
-    ages = aol.SampleAges(labels, **settings) if of_samples else aol.ClassAges(5, **settings)
-    runs = tuple(ages.rho.shape)
+    ages = aol.SampleAges(labels, **settings)
     written = aol.Recorder(folder, ages, resume=True)
     for epoch in range(6):
         for each in range(world) if alone else [rank]:
             index, _ = share(epoch, each, world, SIZE, (), False, padded=epoch % 2 == 0)
             generator = torch.Generator().manual_seed(1000 * epoch)  # a network answers whoever asks
-            logits = torch.randn(*runs, SIZE, 5, generator=generator)[..., index, :]
-            right = aol.is_correct(logits, labels[index].expand(*runs, -1))
-            ages.observe(index if of_samples else labels[index], right)
-            written.observe(index if of_samples else labels[index], logits)
+            logits = torch.randn(SIZE, 5, generator=generator)[index]
+            ages.observe(index, aol.is_correct(logits, labels[index]))
+            written.observe(index, logits)
             written.test(labels[index], logits.flip(-1))
         ages.advance()
         written.advance(lr=0.5)
