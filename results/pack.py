@@ -1,4 +1,4 @@
-"""Move the records of new runs into `runs.jsonl` of their folder, without readings that no page uses: `make results`."""
+"""Move records of new runs into `runs.jsonl` of their folder, without readings that no page uses: `make results`."""
 
 import sys
 from dataclasses import replace
