@@ -95,7 +95,7 @@ def idx(values: np.ndarray) -> bytes:
     return header + values.astype(np.uint8).tobytes()
 
 
-def fashion_files(folder: Path, *, zipped: bool = True, count: int = 5) -> Path:
+def fashion_files(folder: Path, *, count: int = 5) -> Path:
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     for prefix in ("train", "t10k"):
@@ -105,6 +105,5 @@ def fashion_files(folder: Path, *, zipped: bool = True, count: int = 5) -> Path:
             (f"{prefix}-images-idx3-ubyte", idx(images)),
             (f"{prefix}-labels-idx1-ubyte", idx(labels)),
         ):
-            path = folder / (f"{name}.gz" if zipped else name)
-            path.write_bytes(gzip.compress(content) if zipped else content)
+            (folder / f"{name}.gz").write_bytes(gzip.compress(content))
     return folder

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 
 from aol.lab.data import DataError, StoredImages, encoded_images, open_data
 from aol.lab.data.encoded_images import draw_crops
-from tests.support.tiny_sets import encoded, image_folder, pixels
+from tests.support.tiny_sets import encoded, pixels
 
 
 def one(root: Path, content: bytes, name: str = "0.jpg") -> StoredImages:
@@ -88,12 +88,12 @@ def test_a_jpeg_that_is_decoded_smaller_is_the_same_to_some_grey_levels(tmp_path
         assert float(apart.float().mean()) < 2.5
 
 
-def test_a_crop_is_mirrored_where_the_last_draw_says_so(tmp_path: Path) -> None:
+def test_a_crop_is_mirrored_where_the_last_draw_says_so_and_a_pickled_copy_reads_the_same(tmp_path: Path) -> None:
     train = one(tmp_path, encoded(3))
     draws = torch.full((23,), 0.5)
     plain = train.view(0, draws, 32)
     draws[-1] = 0.4
-    assert torch.equal(train.view(0, draws, 32), plain.flip(1))
+    assert torch.equal(pickle.loads(pickle.dumps(train)).view(0, draws, 32), plain.flip(1))
 
 
 @pytest.mark.parametrize(
@@ -123,16 +123,8 @@ def test_images_of_too_many_pixels_are_refused_by_name(tmp_path: Path, monkeypat
         train.size_of(0)
 
 
-def test_a_pickled_copy_reads_the_same(tmp_path: Path) -> None:
-    train = open_data(image_folder(tmp_path)).train
-    assert isinstance(train, StoredImages)
-    copy = pickle.loads(pickle.dumps(train))
-    assert torch.equal(copy.view(5, None, 16), train.view(5, None, 16))
-
-
 def test_a_missing_package_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train = open_data(image_folder(tmp_path)).train
-    assert isinstance(train, StoredImages)
+    train = one(tmp_path, encoded(3))
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(ModuleNotFoundError, match=r"decoding images needs pillow, .*: pip install '\.\[lab\]'"):
         train.size_of(0)

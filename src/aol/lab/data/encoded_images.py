@@ -64,10 +64,8 @@ class StoredImages(Labelled, ABC):
                 if image.width * image.height > LARGEST:
                     raise pillow.DecompressionBombError
                 yield image
-        except MemoryError:
-            raise
         except Exception as reason:  # OSError, SyntaxError, struct.error, …
-            if isinstance(reason, OSError) and reason.errno is not None:  # the file cannot be read
+            if isinstance(reason, MemoryError) or getattr(reason, "errno", None):  # the file cannot be read
                 raise
             said = "not an image" if "cannot identify" in str(reason) else f"a damaged image ({reason})"
             if isinstance(reason, pillow.DecompressionBombError):
@@ -157,13 +155,10 @@ def centre_boxes(sizes: Tensor) -> Tensor:
 
 
 class Ragged(NamedTuple):
-    """N images of any sizes in one tensor: `pixels` uint8 `[M]`, each image [3, height, width] from its `start` on.
-
-    `start`, `height` and `width` are int64 `[N]`.
-    """
+    """N images of any sizes in one tensor: `pixels` uint8 `[M]`, each image [3, height, width] from its `start` on."""
 
     pixels: Tensor
-    start: Tensor
+    start: Tensor  # int64 [N], as height and width
     height: Tensor
     width: Tensor
 

@@ -84,13 +84,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class ImageSet(Labelled):
-    """One split in memory: images uint8 [N, C, H, W], labels int64 [N], and the names of the classes.
-
-    >>> pixels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
-    >>> split = ImageSet(pixels, torch.tensor([0, 1]), ("a", "b"), "toy/train")
-    >>> len(split), split.num_classes, split.shape, split.counts.tolist()
-    (2, 2, (1, 8, 8), [1, 1])
-    """
+    """One split in memory: images uint8 [N, C, H, W], labels int64 [N], and the names of the classes."""
 
     images: Tensor
     labels: Tensor

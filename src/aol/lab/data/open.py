@@ -115,9 +115,6 @@ def _in_memory(pair: Pair[StoredImages]) -> Pair[ImageSet] | None:
     return Pair(pair.name, train, test, pair.classes, centred(3), IMAGENET, change, rest[0] if rest else None)
 
 
-# Folders of images
-
-
 class _FolderImages(StoredImages):
     """The images of one split folder, in the order of sorted class and file names; `inside` is its path in the set."""
 
@@ -170,9 +167,6 @@ def _open_folder(root: Path) -> dict[str, StoredImages]:
         hint = f"; it has tables: use hf:{root}" if tables else ""
         raise DataError(f"{root}: neither a folder named train nor at least two class folders in it{hint}")
     return {"train": _FolderImages(root, f"{root.name}/train")}
-
-
-# Hugging Face
 
 
 def is_source(word: str) -> bool:

@@ -135,15 +135,16 @@ def test_a_folder_of_parquet_is_loaded_by_datasets_too(tmp_path):
     assert len(open_data(f"hf:{tmp_path}").test) == 6
 
 
-def test_a_missing_train_split_is_named(tmp_path):
-    datasets.DatasetDict(test=rows(6, 16), other=rows(6, 16)).save_to_disk(str(tmp_path / "set"))
-    with pytest.raises(DataError, match="set: a train split is needed, not test, other"):
-        open_data(f"hf:{tmp_path / 'set'}")
-
-
-def test_a_class_without_an_image_is_named(tmp_path):
-    datasets.DatasetDict(train=rows(2, 16), test=rows(6, 16)).save_to_disk(str(tmp_path / "set"))
-    with pytest.raises(DataError, match="set/train: no image of class 'owl'"):
+@pytest.mark.parametrize(
+    ("splits", "said"),
+    [
+        ({"test": 6, "other": 6}, "set: a train split is needed, not test, other"),
+        ({"train": 2, "test": 6}, "set/train: no image of class 'owl'"),
+    ],
+)
+def test_a_split_or_class_that_is_missing_is_named(tmp_path, splits, said):
+    datasets.DatasetDict({name: rows(count, 16) for name, count in splits.items()}).save_to_disk(str(tmp_path / "set"))
+    with pytest.raises(DataError, match=said):
         open_data(f"hf:{tmp_path / 'set'}")
 
 
