@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from aol.cli import main
 from aol.lab.settings import Settings, WrongSettingsError
 from aol.lab.study.draw import Estimate, draw, draw_forest, gain_figure
 from aol.lab.study.results import StudyResults
-from aol.lab.study.spec import Method, Study
+from aol.lab.study.spec import Method, Study, load
 from aol.records.record import Run
+from aol.records.store import Store
 from aol.report.figures import style
 from tests.support.made_up import luck, record, records, results, study
 
@@ -113,3 +117,64 @@ def test_an_svg_with_text_is_small_the_same_each_time_and_names_common_fonts() -
     assert b">first</text>" in first
     assert b"sans-serif" in first
     assert len(first) < 15_000
+
+
+# The command
+
+STUDY = "correlations-smoke"
+
+
+def _draw(folder: Path, write: str = "ages.png") -> int:
+    return main(["study", "draw", STUDY, "--out", str(folder / "results"), "--write", str(folder / write)])
+
+
+def _store(folder: Path) -> None:
+    for run in load(STUDY).all_runs():
+        Store(folder / "results").write(_aged(run))
+
+
+@pytest.mark.parametrize(("ending", "start"), [("png", b"\x89PNG"), ("PDF", b"%PDF"), ("svg", b"<?xml")])
+def test_the_ending_says_the_format_and_the_same_records_give_the_same_bytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str, start: bytes
+) -> None:
+    _store(tmp_path)
+    for name in ("one", "two"):
+        assert _draw(tmp_path, f"{name}.{ending}") == 0
+    content = (tmp_path / f"one.{ending}").read_bytes()
+    assert content.startswith(start)
+    assert content == (tmp_path / f"two.{ending}").read_bytes()
+    heard = capsys.readouterr()
+    assert (heard.out, heard.err.splitlines()[-1]) == ("", f"Written: {tmp_path / f'two.{ending}'}")
+
+
+@pytest.mark.parametrize(
+    ("have", "write", "said"),
+    [
+        ("runs", "ages.jpg", "--write must end in .png, .pdf, .svg, not "),
+        ("runs", "no/such/ages.png", "--write: there is no folder "),
+        ("nothing", "ages.png", "There is no folder "),
+        ("no runs", "ages.png", f"No complete run of {STUDY} has the ages of its classes over time."),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], have: str, write: str, said: str
+) -> None:
+    if have == "runs":
+        _store(tmp_path)
+    elif have == "no runs":
+        (tmp_path / "results").mkdir()
+    assert _draw(tmp_path, write) == 2
+    heard = capsys.readouterr()
+    assert heard.err.startswith(f"aol: {said}")
+    assert (heard.out, heard.err.count("\n"), (tmp_path / write).exists()) == ("", 1, False)
+
+
+def test_without_matplotlib_it_is_said_how_to_install_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _store(tmp_path)
+    for name in [module for module in sys.modules if module.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert _draw(tmp_path) == 1
+    assert "drawing figures needs matplotlib, which is not installed: pip install '.[lab]'" in capsys.readouterr().err
