@@ -148,19 +148,6 @@ def test_what_is_fixed_in_advance_is_a_setting_of_the_grid_on_the_seeds_of_its_b
     assert not others & known  # seeds that were not seen when rho was fixed
 
 
-def test_losses_have_the_runs_of_margins_fresh() -> None:
-    assert set(load("margins-fresh").all_runs()) < set(load("losses").all_runs())
-
-
-def test_bf16_is_compared_with_fp32_run_by_run() -> None:
-    study = load("precision")
-    runs = {(run.precision, run.seed): run for run in study.all_runs()}
-    assert study.baseline == "fp32"
-    assert set(runs) == {(precision, seed) for precision in ("fp32", "bf16") for seed in study.seeds}
-    for seed in study.seeds:
-        assert dataclasses.replace(runs["bf16", seed], precision="fp32") == runs["fp32", seed]
-
-
 OF_MARGINS = (
     "losses", "margins", "margins-fresh", "margins-balanced", "margins-fashion", "margins-fashion-balanced",
     "margins-digits", "margins-stream", "margins-short", "margins-short-cifar", "margins-short-cifar-balanced",

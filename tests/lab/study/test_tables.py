@@ -7,7 +7,6 @@ import io
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from aol.lab.settings import Settings
@@ -112,8 +111,6 @@ def test_a_cell_is_named_in_its_first_row_and_text_is_escaped() -> None:
 
 
 def test_json_has_no_numbers_that_are_not_numbers() -> None:
-    plan = study()
-    text = render(results(plan, {}), "json")
+    text = render(results(study(), {}), "json")
     assert "NaN" not in text
     assert {row["gain"] for row in json.loads(text)["gains"]} == {None}
-    assert np.isnan(results(plan, {}).gains["mean"]).all()
