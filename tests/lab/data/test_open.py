@@ -27,6 +27,11 @@ def opened(root: Path) -> Pair[StoredImages]:
     return pair  # type: ignore[return-value]
 
 
+def refused(root: Path, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        open_data(root)
+
+
 def names(split: StoredImages) -> list[str]:
     return split.names(torch.arange(len(split)))
 
@@ -100,47 +105,38 @@ def test_a_set_without_a_test_split_gets_one_split_off_and_says_so(
 def test_a_class_with_one_image_cannot_be_split(tmp_path: Path) -> None:
     root = image_folder(tmp_path, per_class={".": 2})
     (root / "n01443537/n01443537_0.JPEG").unlink()
-    with pytest.raises(DataError, match="a single image of class 'n01443537'"):
-        open_data(root)
+    refused(root, "a single image of class 'n01443537'")
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_an_empty_class_folder_is_named(tmp_path: Path, split: str) -> None:
     (image_folder(tmp_path) / split / "n02").mkdir()
-    with pytest.raises(DataError, match=f"{split}/n02: an empty class folder"):
-        open_data(tmp_path)
+    refused(tmp_path, f"{split}/n02: an empty class folder")
 
 
 def test_classes_that_differ_are_named(tmp_path: Path) -> None:
     root = image_folder(tmp_path)
     shutil.move(root / "val/n01443537", root / "val/n09")
-    with pytest.raises(DataError, match=r"the classes of .*/train and .*/val differ: 'n01443537'"):
-        open_data(root)
+    refused(root, r"the classes of .*/train and .*/val differ: 'n01443537'")
 
 
 def test_folders_that_hold_no_data_set_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"'.*/nowhere': no such folder, .* are digits, fashion-mnist, cifar10, cifar100$"
-    ):
+    with pytest.raises(ValueError, match=r"'.*/nowhere': no such folder, .* digits, fashion-mnist, cifar10, cifar100$"):
         open_data(tmp_path / "nowhere")
-    with pytest.raises(DataError, match=r"neither a folder named train nor at least two class folders in it$"):
-        open_data(tmp_path)
+    refused(tmp_path, r"neither a folder named train nor at least two class folders in it$")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(DataError, match="file: a file, not a folder"):
-        open_data(tmp_path / "file")
+    refused(tmp_path / "file", "file: a file, not a folder")
     (tmp_path / "flat/train").mkdir(parents=True)
-    with pytest.raises(DataError, match="flat/train: no class folders in it"):
-        open_data(tmp_path / "flat")
+    refused(tmp_path / "flat", "flat/train: no class folders in it")
     (tmp_path / "one/only").mkdir(parents=True)
     (tmp_path / "one/only/0.jpg").write_bytes(encoded(0))
-    with pytest.raises(DataError, match="one: neither a folder named train nor at least two class folders"):
-        open_data(tmp_path / "one")
-    with pytest.raises(DataError, match="neither a folder named train"):  # splits of other names are no classes
-        open_data(image_folder(tmp_path / "upper", per_class={"Train": 4, "Test": 2}))
+    refused(tmp_path / "one", "one: neither a folder named train nor at least two class folders")
+    refused(
+        image_folder(tmp_path / "upper", per_class={"Train": 4, "Test": 2}), "neither a folder named train"
+    )  # splits of other names are no classes
     (tmp_path / "tables/data").mkdir(parents=True)
     (tmp_path / "tables/data/train-00000-of-00001.parquet").write_bytes(b"PAR1")
-    with pytest.raises(DataError, match=f"it has tables: use hf:{tmp_path}/tables"):
-        open_data(tmp_path / "tables")
+    refused(tmp_path / "tables", f"it has tables: use hf:{tmp_path}/tables")
 
 
 def test_names_that_are_no_utf8_become_text(tmp_path: Path) -> None:

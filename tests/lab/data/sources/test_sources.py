@@ -13,6 +13,7 @@ from PIL import Image
 from aol.cli import main
 from aol.lab import nets
 from aol.lab.data import DataError, ImageSet, StoredImages, open_data
+from aol.lab.data.open import open_source
 
 NAMES = ["cat", "dog", "owl"]
 
@@ -28,11 +29,14 @@ def rows(count: int, size: int, label: str = "label") -> datasets.Dataset:
     return datasets.Dataset.from_list(items, features=datasets.Features(kinds))
 
 
+def saved(folder, **splits):
+    datasets.DatasetDict(splits).save_to_disk(str(folder))
+    return f"hf:{folder}"
+
+
 @pytest.fixture
 def small(tmp_path):
-    both = datasets.DatasetDict(train=rows(60, 16), test=rows(30, 16))
-    both.save_to_disk(str(tmp_path / "pets"))
-    return f"hf:{tmp_path / 'pets'}"
+    return saved(tmp_path / "pets", train=rows(60, 16), test=rows(30, 16))
 
 
 def test_small_images_of_a_set_on_the_disk_are_held_in_memory(small):
@@ -46,20 +50,18 @@ def test_small_images_of_a_set_on_the_disk_are_held_in_memory(small):
 
 def test_images_of_several_sizes_are_decoded_when_asked_for(tmp_path):
     mixed = datasets.concatenate_datasets([rows(6, 16), rows(6, 20)])
-    datasets.DatasetDict(train=mixed, test=rows(6, 16)).save_to_disk(str(tmp_path / "mixed"))
-    pair = open_data(f"hf:{tmp_path / 'mixed'}")
+    pair = open_data(saved(tmp_path / "mixed", train=mixed, test=rows(6, 16)))
     assert isinstance(pair.train, StoredImages)
     assert [pair.train.size_of(place) for place in (5, 6)] == [(16, 16), (20, 20)]
 
 
 def test_large_images_are_decoded_when_asked_for(tmp_path):
-    splits = {name: rows(6, 80, "fine_label") for name in ("train", "validation", "test")}
-    datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "large"))
-    pair = open_data(f"hf:{tmp_path / 'large'}")
+    word = saved(tmp_path, **{name: rows(6, 80, "fine_label") for name in ("train", "validation", "test")})
+    pair = open_data(word)
     assert isinstance(pair.train, StoredImages)
     assert pair.train.view(4, None, 32).unique().tolist() == np.unique(picture(4, 80)).tolist()
     assert pair.train.labels[4] == 1
-    assert pair.train.names(torch.tensor([3])) == [f"hf:{tmp_path / 'large'}/train#3"]
+    assert pair.train.names(torch.tensor([3])) == [f"{word}/train#3"]
     assert isinstance(pair.validation, StoredImages)
 
 
@@ -79,10 +81,7 @@ def test_a_damaged_image_is_named_by_its_row(tmp_path):
     kinds = datasets.Features({"image": datasets.Image(decode=False), "label": datasets.Value("int64")})
     items = [{"image": {"bytes": b"hello", "path": None} if n == 3 else None, "label": n % 2} for n in range(4)]
     some = datasets.Dataset.from_list(items, features=kinds)
-    datasets.DatasetDict(train=some, test=some).save_to_disk(str(tmp_path / "set"))
-    from aol.lab.data.open import open_source
-
-    train = open_source(f"hf:{tmp_path / 'set'}")["train"]
+    train = open_source(saved(tmp_path / "set", train=some, test=some))["train"]
     with pytest.raises(DataError, match=r"set/train#3: not an image$"):
         train.size_of(3)
     with pytest.raises(DataError, match=r"set/train#2: no image in it$"):
@@ -90,8 +89,8 @@ def test_a_damaged_image_is_named_by_its_row(tmp_path):
 
 
 def test_large_images_of_a_table_train_in_worker_processes(tmp_path, capsys):
-    datasets.DatasetDict(train=rows(30, 80), test=rows(6, 80)).save_to_disk(str(tmp_path / "large"))
-    words = ["--data", f"hf:{tmp_path / 'large'}", "--image-size", "32", "--net", "cnn", "--batch-size", "8"]
+    word = saved(tmp_path / "large", train=rows(30, 80), test=rows(6, 80))
+    words = ["--data", word, "--image-size", "32", "--net", "cnn", "--batch-size", "8"]
     found = []
     for workers in ("0", "2"):
         out = tmp_path / workers
@@ -106,8 +105,7 @@ def test_images_that_are_files_are_read_from_there(tmp_path):
     items = [{"image": str(tmp_path / f"{number}.png"), "label": number % 3} for number in range(6)]
     kinds = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
     some = datasets.Dataset.from_list(items, features=kinds)
-    datasets.DatasetDict(train=some, test=some).save_to_disk(str(tmp_path / "files"))
-    pair = open_data(f"hf:{tmp_path / 'files'}")
+    pair = open_data(saved(tmp_path / "files", train=some, test=some))
     assert pair.classes == ("0", "1", "2")
     assert pair.train.images[5].permute(1, 2, 0).numpy().tolist() == picture(5, 16).tolist()
 
@@ -119,14 +117,13 @@ def test_classes_without_names_are_those_of_the_training_split(tmp_path):
         items = [{"image": Image.fromarray(picture(label, 16)), "label": label} for label in labels]
         return datasets.Dataset.from_list(items, features=kinds)
 
-    datasets.DatasetDict(train=split([0, 1, 2]), test=split([0, 1])).save_to_disk(str(tmp_path / "few"))
-    assert open_data(f"hf:{tmp_path / 'few'}").test.classes == ("0", "1", "2")
-    datasets.DatasetDict(train=split([0, 7, 1]), test=split([0, 1])).save_to_disk(str(tmp_path / "far"))
-    with pytest.raises(DataError, match="label 7 at position 1"):
-        open_data(f"hf:{tmp_path / 'far'}")
-    datasets.DatasetDict(train=split([0, 1]), test=split([0, 2])).save_to_disk(str(tmp_path / "more"))
-    with pytest.raises(DataError, match="label 2 at position 1"):
-        open_data(f"hf:{tmp_path / 'more'}")
+    few = saved(tmp_path / "few", train=split([0, 1, 2]), test=split([0, 1]))
+    assert open_data(few).test.classes == ("0", "1", "2")
+    far = saved(tmp_path / "far", train=split([0, 7, 1]), test=split([0, 1]))
+    more = saved(tmp_path / "more", train=split([0, 1]), test=split([0, 2]))
+    for word, label in ((far, 7), (more, 2)):
+        with pytest.raises(DataError, match=f"label {label} at position 1"):
+            open_data(word)
 
 
 def test_a_folder_of_parquet_is_loaded_by_datasets_too(tmp_path):
@@ -143,35 +140,33 @@ def test_a_folder_of_parquet_is_loaded_by_datasets_too(tmp_path):
     ],
 )
 def test_a_split_or_class_that_is_missing_is_named(tmp_path, splits, said):
-    datasets.DatasetDict({name: rows(count, 16) for name, count in splits.items()}).save_to_disk(str(tmp_path / "set"))
+    word = saved(tmp_path / "set", **{name: rows(count, 16) for name, count in splits.items()})
     with pytest.raises(DataError, match=said):
-        open_data(f"hf:{tmp_path / 'set'}")
+        open_data(word)
 
 
 def test_an_unlabelled_test_split_is_left_out(tmp_path):
     hidden = rows(6, 16).cast_column("label", datasets.Value("int64")).map(lambda _: {"label": -1})
     kinds = hidden.features.copy()
     kinds["label"] = datasets.ClassLabel(names=NAMES)
-    splits = {"train": rows(9, 16), "validation": rows(6, 16), "test": hidden.cast(kinds)}
-    datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "set"))
-    pair = open_data(f"hf:{tmp_path / 'set'}")
+    pair = open_data(saved(tmp_path / "set", train=rows(9, 16), validation=rows(6, 16), test=hidden.cast(kinds)))
     assert (len(pair.test), pair.validation) == (6, None)
 
 
 @pytest.mark.parametrize(("gone", "words"), [("picture", "Image column"), ("label", "column of labels")])
 def test_columns_that_are_missing_are_named(tmp_path, gone, words):
     some = rows(6, 16).remove_columns(gone)
-    datasets.DatasetDict(train=some, test=some).save_to_disk(str(tmp_path / "set"))
+    word = saved(tmp_path / "set", train=some, test=some)
     with pytest.raises(DataError, match=words):
-        open_data(f"hf:{tmp_path / 'set'}")
+        open_data(word)
 
 
 @pytest.mark.parametrize("label", ["cat", 0.7, None, [0, 1]])
 def test_labels_that_are_not_whole_numbers_are_refused(tmp_path, label):
     some = rows(6, 16).remove_columns("label").add_column("label", [1 if label is None else label] * 5 + [label])
-    datasets.DatasetDict(train=some, test=some).save_to_disk(str(tmp_path / "set"))
+    word = saved(tmp_path / "set", train=some, test=some)
     with pytest.raises(DataError, match="set/train: one whole number as the label of each image is needed"):
-        open_data(f"hf:{tmp_path / 'set'}")
+        open_data(word)
 
 
 def test_a_name_that_is_not_in_the_cache_is_said_in_one_sentence(capsys):
