@@ -80,10 +80,6 @@ def test_a_study_whose_threshold_was_mostly_zero_hardly_tests_age(tmp_path: Path
     assert "accuracy 0: in 65 % (imbalance 100) of the steps" in " ".join(page(tmp_path, [plan]).split())
 
 
-def test_without_records_the_page_says_so(tmp_path: Path) -> None:
-    assert "There are no complete runs of these studies yet." in page(tmp_path)
-
-
 def test_what_the_best_on_test_gains_is_noted_beside_that_of_the_baseline(tmp_path: Path) -> None:
     one = study(seeds=(1,))
     runs = records(one.all_runs(), lambda run: (0.7 + 0.05 * (run.weighting == "aol") + 0.001 * run.seed, 0.7))

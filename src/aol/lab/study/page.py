@@ -187,7 +187,7 @@ def summary(shown: Sequence[StudyResults]) -> list[SummaryLine]:
 
 def _lines(title: str, results: StudyResults) -> list[SummaryLine]:
     """Return a row for each claim, or for each of its cells (see `_asked`)."""
-    study, lines = results.study, []
+    study, lines, total = results.study, [], cells_of(results.study.paper or "")
     if results.correlations:
         cells = study.cells_list()
         known = [(cell, r) for cell, own in results.correlations for r in own if r.signal == "accuracy_test"]
@@ -196,10 +196,13 @@ def _lines(title: str, results: StudyResults) -> list[SummaryLine]:
         tested = _tested(results, study.baseline, [cells.index(cell) for cell, _ in known])
         missing = [cell_name(cell) for cell in cells if cell not in [own for own, _ in known]]
         tested += f"; not run: {', '.join(missing)}" if missing else ""
-        count = _count(results, known)
         word, _, size = correlation_verdict(results).partition("; ")
         seeds = str(max((r.seeds for _, r in known), default=0))
-        return [SummaryLine(title, count, study.name, tested, papers or NONE, here or NONE, seeds, word, size)]
+        return [
+            SummaryLine(
+                title, f"{len(known)} of {total}", study.name, tested, papers or NONE, here or NONE, seeds, word, size
+            )
+        ]
     last = results.by_figure("last") if results.figure == "second_half_mean" else None
     for whole in results.verdicts:
         asked = _asked(results, whole)
@@ -211,10 +214,10 @@ def _lines(title: str, results: StudyResults) -> list[SummaryLine]:
 
 def _line(title: str, results: StudyResults, own: Claim, end: Claim | None) -> SummaryLine:
     """Return the row of a claim; `end` is the same claim at the last step of a stream."""
-    study, rows = results.study, results.of(own.method)
+    study, rows, total = results.study, results.of(own.method), cells_of(results.study.paper or "")
     places = list(own.cells or rows["cell"])
     tested, paper = _tested(results, own.method, places), NONE if own.paper_gain is None else points(own.paper_gain)
-    line = SummaryLine(title, _count(results, places), study.name, tested, paper)
+    line = SummaryLine(title, f"{len(places)} of {total}", study.name, tested, paper)
     if own.gain is None:
         here = points(fmean(gain.mean for gain in rows["gain"])) if len(rows) else NONE
         return replace(line, here=here, seeds=str(max(map(len, rows["seeds"]), default=0)), word=FEW)
@@ -225,10 +228,6 @@ def _line(title: str, results: StudyResults, own: Claim, end: Claim | None) -> S
     estimate = estimate_of(tested, own.gain, paper=own.paper_gain)
     seeds, verdict = str(own.gain.seeds), own.word + (results.mixed(own.method) if len(places) > 1 else "")
     return replace(line, paper=paper, here=here, seeds=seeds, word=verdict, size=own.size, estimate=estimate)
-
-
-def _count(results: StudyResults, cells: Sequence[object]) -> str:
-    return f"{len(cells)} of {cells_of(results.study.paper or '')}"
 
 
 def _tested(results: StudyResults, method: str, places: Sequence[int]) -> str:
