@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import pickle
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -120,11 +119,4 @@ def test_images_of_too_many_pixels_are_refused_by_name(tmp_path: Path, monkeypat
     monkeypatch.setattr(encoded_images, "LARGEST", 2**26)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 900)  # beyond twice of which Pillow itself refuses
     with pytest.raises(DataError, match=r"more than 67,108,864 pixels"):
-        train.size_of(0)
-
-
-def test_a_missing_package_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train = one(tmp_path, encoded(3))
-    monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(ModuleNotFoundError, match=r"decoding images needs pillow, .*: pip install '\.\[lab\]'"):
         train.size_of(0)
