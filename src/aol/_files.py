@@ -40,7 +40,7 @@ def read_regular(path: Path, most: int) -> bytes:
     return path.read_bytes()
 
 
-def read_json(path: Path, most: int = 256 * 2**20) -> Any:
+def read_json(path: Path, most: int = 64 * 2**20) -> Any:
     """Return what a JSON file holds; ValueError if it is not JSON, or nested too deeply."""
     try:
         return json.loads(read_regular(path, most))

@@ -12,18 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aol._values import printable
-from aol.cli import (
-    UsageError,
-    choice,
-    command,
-    console,
-    note,
-    path,
-    print_table,
-    switch,
-    tell,
-    value,
-)
+from aol.cli import UsageError, choice, command, console, note, path, print_table, switch, tell, value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -152,12 +141,8 @@ def _print_methods(out: Console, frame: RunFrame) -> None:
     rows = methods.rows[:MOST_METHODS]
     worst = [(row.name, *map(_class_cell, worst_classes(row.runs).itertuples())) for row in rows]
     head = ("method", "worst class", "second", "third")[: max(map(len, worst), default=0)]
-    print_table(
-        out,
-        head,
-        [row for row in worst if row[1:]] if head[1:] else [],
-        "Worst classes on test, % right (n: training samples)",
-    )
+    worst = [row for row in worst if row[1:]]
+    print_table(out, head, worst, "Worst classes on test, % right (n: training samples)")
     gains = []
     for row in rows:
         gain = _percent(row.gain.mean, "+.2f") if row.gain else ""
@@ -165,15 +150,11 @@ def _print_methods(out: Console, frame: RunFrame) -> None:
         certain = "*" if methods.verdicts.get(row.name) else ""
         gains.append((row.name, str(row.seeds), _percent(row.mean), _percent(row.spread), gain + certain, interval))
     print_table(out, ("method", "seeds", f"{methods.measure} %", "sd", "gain", "95 % interval"), gains)
-    names = (
-        [measure_text("last" if name == "accuracy" else f"{name}_last") for name in rows[0].measures] if rows else []
-    )
-    print_table(
-        out,
-        ("method", *(name.removesuffix(" accuracy") for name in names)),
-        [(row.name, *map(_percent, row.measures.values())) for row in rows if names],
-        "Other measures on test, %",
-    )
+    measures = rows[0].measures if rows else {}
+    names = [measure_text("last" if name == "accuracy" else f"{name}_last") for name in measures]
+    others = [(row.name, *map(_percent, row.measures.values())) for row in rows if names]
+    head = ("method", *(name.removesuffix(" accuracy") for name in names))
+    print_table(out, head, others, "Other measures on test, %")
     notes = [methods.about("with *"), methods.answer()] if rows else []
     if len(methods.rows) > len(rows):
         notes.append(f"{len(rows)} of {len(methods.rows)} methods are listed; --format csv has all runs.")

@@ -19,12 +19,13 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 def test_a_program_for_many_processes_gives_the_same_on_one_and_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # where the program writes its record
     page = ROOT / "docs" / "how-to" / "distributed.md"
     (program,) = [block for block in blocks(page) if block.title == "train.py"]
     (tmp_path / "train.py").write_text(program.code)
     printed = []
     for world in (1, 2):
+        (tmp_path / str(world)).mkdir()
+        monkeypatch.chdir(tmp_path / str(world))  # where the program writes its record
         children = as_torchrun(world, lambda: runpy.run_path(str(tmp_path / "train.py")), tmp_path / f"{world}.txt")
         assert [status_of(child) for child in children] == [0] * world
         printed.append((tmp_path / f"{world}.txt").read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 
 import pandas as pd
@@ -10,9 +11,12 @@ import pytest
 
 from aol._files import UnusableFolderError
 from aol.records.record import DamagedRunError, write_run
-from aol.records.store import NoRunsError, Store, find_runs, pack, read_request, write_request
+from aol.records.store import NoRunsError, Store, find_runs, read_request, write_request
 from aol.records.table import load_runs, read_runs
+from tests.support.doc_pages import ROOT
 from tests.support.small_runs import small_run
+
+pack = runpy.run_path(str(ROOT / "results" / "pack.py"))["pack"]
 
 
 def test_runs_are_stored_by_id(tmp_path: Path) -> None:
@@ -80,7 +84,7 @@ def test_packed_runs_are_read_as_before(tmp_path: Path) -> None:
     store = filled(folder, "cc", "aa", "bb")
     write_request(folder, {"ids": ["bb", "aa"], "runs": []})
     before, paths = load_runs(folder), find_runs(folder)
-    assert pack(folder) == 3
+    assert pack(store) == 3
     assert not (folder / "runs" / "aa").exists()
     assert [json.loads(line)["id"] for line in (folder / "runs.jsonl").read_text().splitlines()] == ["aa", "bb", "cc"]
     assert find_runs(folder) == paths
@@ -93,13 +97,13 @@ def test_packed_runs_are_read_as_before(tmp_path: Path) -> None:
 
 def test_a_run_beside_packed_ones_counts_before_the_packed_one_and_is_packed_next(tmp_path: Path) -> None:
     store = filled(tmp_path, "aa", "bb")
-    pack(tmp_path)
+    pack(store)
     store.write(small_run(id="bb", method="again"))
     store.write(small_run(id="cc"))
     store.write(small_run(id="dd", finished=False))
     store.write(small_run(id="ee"))
     (store.path("ee") / "samples.safetensors").write_bytes(b"")
-    assert pack(tmp_path) == 3
+    assert pack(store) == 3
     assert {run.id: run.method for run in store}["bb"] == "again"
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["dd", "ee"]
     assert store.ids() == ["aa", "bb", "cc", "dd", "ee"]
@@ -107,7 +111,7 @@ def test_a_run_beside_packed_ones_counts_before_the_packed_one_and_is_packed_nex
 
 def test_a_damaged_line_is_named_and_the_others_are_read(tmp_path: Path) -> None:
     store = filled(tmp_path, "aa", "bb")
-    pack(tmp_path)
+    pack(store)
     path = tmp_path / "runs.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"planned":4', b'"planned":5', 1) + b"[1]\n[2]\n")
     assert [run.id for run in store] == ["bb"]

@@ -194,13 +194,17 @@ def test_texts_vectors_and_pictures_get_previews(tmp_path: Path) -> None:
     assert read_previews(tmp_path / "images").images[4].shape == (3, 8, 8)
 
 
-def test_a_second_run_gets_a_folder_of_its_own_and_every_counts_calls(tmp_path: Path) -> None:
+def test_a_second_run_gets_a_folder_of_its_own_and_every_counts_calls(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("run", "run-2", "run-3"):
         with Watch(tmp_path / "run", DATA, every=2) as watch:
             for _ in range(5):
                 watch.epoch(model())
         assert watch.folder == tmp_path / name
         assert watch.ages.epoch == 2
+        line = f"aol: {tmp_path / 'run'} has the record of another run; this one goes to {watch.folder}\n"
+        assert capsys.readouterr().err == ("" if name == "run" else line)
     begun, beside = Watch(tmp_path / "other", DATA), Watch(tmp_path / "other", DATA)
     assert beside.folder.name == "other-2"
     begun.close()

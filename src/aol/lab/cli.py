@@ -20,17 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aol.cli import (
-    Flag,
-    UsageError,
-    choice,
-    command,
-    path,
-    show_help,
-    switch,
-    tell,
-    value,
-)
+from aol.cli import Flag, UsageError, choice, command, path, show_help, switch, tell, value
 from aol.lab.engine.device import launched
 from aol.lab.settings import Settings, Value, grid, word
 from aol.show import print_json, print_runs

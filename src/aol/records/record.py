@@ -43,7 +43,7 @@ FILE = "run.json"
 PACKED = "runs.jsonl"  # of a store: the records of many runs, a line each
 _FIRST = re.compile(rb'\{"format":\d+,"id":"([0-9a-f]+)"')
 FORMAT = 3
-LARGEST = 256 * 2**20  # bytes of a record: 8,000 classes over 300 epochs, every reading, take about 70 MB
+LARGEST = 96 * 2**20  # bytes of a record: 8,000 classes over 300 epochs, every reading, take about 70 MB
 _LARGEST_NUMBER = 1e300
 MOST_SETTINGS = 1000  # of a run: each is a column of the frame
 _ROOM = 16 * 2**20  # bytes that readings by epoch and class of any record may take; else at most 16 times its file
@@ -66,7 +66,7 @@ class Run:
     counts: list[int] | None  # training samples of each class
     epochs: Ints  # the epochs that are done, counted from one, int64 [E]
     curves: dict[str, Floats] = field(default_factory=dict)  # by epoch, float64 [E]: test_accuracy, train_loss …
-    # By class, of the last epoch, float64 [C]: test_accuracy, age, weight …; over all: mean_age, mean_train_error.
+    # By class, of the last epoch, float64 [C]: test_accuracy, age, weight …; over all: mean_age.
     by_class: dict[str, Floats] = field(default_factory=dict)
     over_time: dict[str, Matrix] = field(default_factory=dict)  # by epoch and class, float32 [E, C]
     planned: int | None = None  # how many epochs there will be
@@ -94,18 +94,9 @@ _ARRAYS = ("epochs", "curves", "by_class", "over_time")  # JSON has the other fi
 
 
 def by_class_of(readings: Mapping[str, Matrix | Floats]) -> dict[str, Floats]:
-    """Return the readings by class of a record from those over time `[E, C]`: the last epoch's, and two means.
-
-    >>> by_class = by_class_of({"age": np.array([[1.0], [2.0]]), "train_accuracy": np.array([[1.0], [0.5]])})
-    >>> {name: value.tolist() for name, value in by_class.items()}
-    {'age': [2.0], 'train_accuracy': [0.5], 'mean_age': [1.5], 'mean_train_error': [0.25]}
-    """
+    """Return the readings by class of a record from those over time `[E, C]`: the last epoch's, and the mean age."""
     by_class = {name: values[-1].astype(np.float64) for name, values in readings.items()}
-    if "age" in readings:
-        by_class["mean_age"] = nan_mean(readings["age"].astype(np.float64))
-    if "train_accuracy" in readings:
-        by_class["mean_train_error"] = 1.0 - nan_mean(readings["train_accuracy"].astype(np.float64))
-    return by_class
+    return by_class | ({"mean_age": nan_mean(readings["age"].astype(np.float64))} if "age" in readings else {})
 
 
 def nan_mean(values: Sequence[Floats] | Floats | Matrix) -> Floats:
@@ -251,9 +242,8 @@ def _check(given: dict[str, Any]) -> None:
 def _floats(lists: dict[str, list[Any]], size: int) -> dict[str, Floats]:
     """Return lists of numbers as arrays, None as NaN."""
     for name, values in lists.items():
-        _require(
-            len(values) == size and set(map(type, values)) <= {int, float, _NONE}, f"{name} must be {size} numbers"
-        )
+        fits = len(values) == size and set(map(type, values)) <= {int, float, _NONE}
+        _require(fits, f"{name} must be {size} numbers")
     try:
         table = np.array(list(lists.values()), dtype=np.float64).reshape(len(lists), size)
     except OverflowError as error:

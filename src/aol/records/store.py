@@ -8,18 +8,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shlex
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from aol._files import locked, read_json, usable, write_atomically, write_if_changed
+from aol._files import locked, read_json, usable, write_if_changed
 from aol.records.record import FILE, PACKED, DamagedRunError, Json, Run, content_of, decode, packed_runs, write_run
 
 REQUEST = "request.json"
-_ID = re.compile("[0-9a-f]+")  # of runs that can be packed
 _DEPTH = 5  # folders below a path in which runs are looked for
 
 
@@ -60,7 +57,8 @@ class Store:
 
     def ids(self) -> list[str]:
         """Return the ids of all runs, damaged ones included, sorted."""
-        return sorted({*_in_folders(self.folder), *packed_runs(self.folder / PACKED)})
+        alone = {path.parent.name for path in (self.folder / "runs").glob(f"*/{FILE}")}
+        return sorted(alone | packed_runs(self.folder / PACKED).keys())
 
     def __iter__(self) -> Iterator[Run]:
         """Yield every run that can be read."""
@@ -153,25 +151,3 @@ def _search(folder: Path, depth: int) -> Iterator[Path]:
         for below in sorted(folder.iterdir()):
             if below.is_dir() and not below.is_symlink() and not below.name.startswith("."):
                 yield from _search(below, depth - 1)
-
-
-def _in_folders(folder: Path) -> list[str]:
-    return sorted(path.parent.name for path in (folder / "runs").glob(f"*/{FILE}"))
-
-
-def pack(folder: str | os.PathLike[str]) -> int:
-    """Move the records of finished runs into one file of their store; return how many records that file has.
-
-    Folders of runs with more than a record (samples, networks) stay as they are.
-    """
-    store = Store(folder)
-    with store.lock():
-        alone = [
-            own for own in _in_folders(store.folder) if os.listdir(store.path(own)) == [FILE] and _ID.fullmatch(own)
-        ]
-        moved = {own for own in alone if (run := store.get(own)) is not None and run.finished}
-        names = sorted({*packed_runs(store.folder / PACKED), *moved})
-        write_atomically(store.folder / PACKED, b"".join(content_of(store.path(name)) for name in names))
-        for name in moved:
-            shutil.rmtree(store.path(name))
-    return len(names)

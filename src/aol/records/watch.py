@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import random
 import sys
@@ -127,14 +128,16 @@ class Watch:
             raise ValueError(f"{path}: {error}") from error
 
     def _new(self, folder: Path, record: dict[str, Any]) -> Recorder:
-        """Return a recorder in the first folder without a record that no other program has begun."""
-        path, number = folder, 1
-        while True:
-            with suppress(FolderInUseError):
-                if not (path / FILE).exists():
-                    return Recorder(path, self.ages, **record)
-            number += 1
-            path = folder.with_name(f"{folder.name}-{number}")
+        """Return a recorder in the first folder without a record that no other program has begun; say which it is."""
+        for number in itertools.count(1):
+            path = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+            if not (path / FILE).exists():
+                with suppress(FolderInUseError):
+                    recorder = Recorder(path, self.ages, **record)
+                    break
+        if path != folder:
+            print(f"aol: {folder} has the record of another run; this one goes to {path}", file=sys.stderr)
+        return recorder
 
     def epoch(self, model: nn.Module, **figures: Figure) -> None:
         """Evaluate the training and the test set, advance the ages, and write the epoch down. Collective.

@@ -13,18 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aol._files import write_atomically
-from aol.cli import (
-    UsageError,
-    choice,
-    command,
-    console,
-    path,
-    plain_lines,
-    print_table,
-    show_help,
-    tell,
-    value,
-)
+from aol.cli import UsageError, choice, command, console, path, plain_lines, print_table, show_help, tell, value
 from aol.lab.cli import (
     DEFAULTS,
     EXECUTION,

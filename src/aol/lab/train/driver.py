@@ -26,14 +26,7 @@ from aol.lab.engine.device import launched
 from aol.lab.engine.source import AnyPair
 from aol.lab.settings import Settings, WrongSettingsError
 from aol.lab.train.folder import RunGroup, begun_groups, is_complete, new_group, read_valid, remove_group
-from aol.lab.train.group_training import (
-    Context,
-    ExecutionOptions,
-    check,
-    is_out_of_memory,
-    most_together,
-    train_group,
-)
+from aol.lab.train.group_training import Context, ExecutionOptions, check, is_out_of_memory, most_together, train_group
 from aol.lab.train.progress import Silent, Stop, duration
 from aol.records import samples
 from aol.records.record import FILE, DamagedRunError
