@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,23 @@ def test_a_row_is_a_run_with_its_settings_and_figures(tmp_path: Path) -> None:
     assert math.isnan(row.validation_last)
     assert math.isnan(row.test_second_half_mean)  # it is no stream
     assert row.folder == str((tmp_path / "b").resolve())
+
+
+def test_a_record_without_epochs_has_no_measures(tmp_path: Path) -> None:
+    run = small_run()
+    nothing = {"test_accuracy": np.zeros((0, len(run.classes)), np.float32)}
+    metrics = metrics_of(replace(run, epochs=np.zeros(0, np.int64), curves={}, by_class={}, over_time=nothing))
+    assert all(math.isnan(value) for value in metrics.values())
+
+
+def test_measures_of_runs_do_not_depend_on_how_many_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    size, rng = (20, len(small_run().classes)), np.random.default_rng(0)
+    runs = [replace(small_run(), epochs=np.arange(1, 21), over_time={"test_accuracy": rng.random(size)}, curves={})
+            for _ in range(5)]  # fmt: skip
+    together = run_metrics(runs)
+    monkeypatch.setattr("aol.records.metrics._TOGETHER", 2 * size[0] * size[1])
+    for name, values in run_metrics(runs).items():
+        np.testing.assert_array_equal(values, together[name])
 
 
 def test_epochs_and_classes_are_rows(tmp_path: Path) -> None:

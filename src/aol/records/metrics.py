@@ -18,6 +18,7 @@ from aol.records.record import Floats, Matrix, Run, nan_mean
 
 Metrics: TypeAlias = tuple[list[int], str, dict[str, Floats]]  # places of runs, a curve, its metrics, [R] each
 TAIL = 0.05  # of the epochs
+_TOGETHER = 2**22  # readings of runs whose measures are computed at once
 METRICS = {  # parts of a curve
     "last": "last epoch",
     "tail_mean": "mean over the last 5 % of epochs",
@@ -152,13 +153,15 @@ def _computed(runs: Sequence[Run]) -> Iterator[Metrics]:
             shapes = [(name, values.shape) for name, values in own.items()]
             by_epoch = "test_accuracy" in run.over_time
             alike.setdefault((_uneven(run), is_stream(run), by_epoch, *shapes), []).append(place)
-    for (counts, stream, by_epoch, *_), places in alike.items():
-        names = readings[places[0]]
-        accuracy, *precision = (np.array([readings[place][name] for place in places], np.float64) for name in names)
-        measures = class_metrics(accuracy, precision=precision[0] if precision else None, counts=counts)
-        for name, values in measures.items():
-            parts = accuracy_metrics(values.numpy(), stream=stream)
-            yield places, column_of(name), parts if by_epoch else {"last": parts["last"]}
+    for (counts, stream, by_epoch, *_), every in alike.items():
+        names = readings[every[0]]
+        most = max(1, _TOGETHER // names["test_accuracy"].size)
+        for places in (every[start : start + most] for start in range(0, len(every), most)):
+            accuracy, *precision = (np.array([readings[place][name] for place in places], np.float64) for name in names)
+            measures = class_metrics(accuracy, precision=precision[0] if precision else None, counts=counts)
+            for name, values in measures.items():
+                parts = accuracy_metrics(values.numpy(), stream=stream)
+                yield places, column_of(name), parts if by_epoch else {"last": parts["last"]}
 
 
 def _readings(run: Run) -> dict[str, Floats | Matrix]:
@@ -170,7 +173,7 @@ def _readings(run: Run) -> dict[str, Floats | Matrix]:
         by_class |= run.over_time if parts or "balanced_accuracy" not in known else {}
     elif run.failed_at_epoch is None and not known:
         by_class |= {name: values[None] for name, values in run.by_class.items()}
-    if "test_accuracy" not in by_class:
+    if not len(by_class.get("test_accuracy", ())):
         return {}
     return {name: by_class[name] for name in ("test_accuracy", "test_precision") if name in by_class}
 
