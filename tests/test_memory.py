@@ -34,6 +34,12 @@ def test_every_memory_counts_what_it_remembers(parts):
         assert len(memory) == len(indices)
 
 
+def test_keep_all_counts_a_long_stream_without_its_indices():
+    memory = aol.KeepAll()
+    memory.load_state_dict({"kind": "KeepAll", "items": torch.tensor([2**50, 0])})
+    assert memory.counts(3).tolist() == [2**50, 0, 0]
+
+
 @given(steps)
 def test_keep_all_remembers_all_in_ascending_order_and_keep_last_the_last_step(parts):
     for kind, wanted in ((aol.KeepAll, sorted(itertools.chain(*parts))), (KeepLast, parts[-1] if parts else [])):

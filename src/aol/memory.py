@@ -69,6 +69,13 @@ class KeepAll(Memory):
         """The stored indices in ascending order, `int64 [len]`."""
         return torch.arange(self._items.numel(), device="cpu").repeat_interleave(self._items)
 
+    def counts(self, num_samples: int) -> Tensor:
+        """Return how often each of N samples is stored, `int64 [N]`."""
+        missing = _check.whole("num_samples", num_samples, 1) - self._items.numel()
+        if missing < 0:
+            raise IndexError(f"num_samples must be above every index, {self._items.numel() - 1}, not {num_samples}.")
+        return F.pad(self._items, (0, missing))
+
     def add(self, indices: _check.Integers) -> None:
         """Add these indices."""
         new = _vector(indices)
