@@ -57,7 +57,10 @@ class _Samples:
 
     def params_with(self, weight: Floats | None, estimator: BaseEstimator) -> dict[str, object]:
         """Return the arguments of an estimator's `fit` beside X and y."""
-        return self.params if weight is None else {**self.params, _weight_name(estimator): weight}
+        name = _weight_name(estimator)
+        if weight is not None and name in self.params:
+            raise ValueError(f"fit must not be given {name}, which is set here: give sample_weight.")
+        return self.params if weight is None else {**self.params, name: weight}
 
     def fitted(self, estimator: BaseEstimator, weight: Floats | None) -> BaseEstimator:
         """Return a clone that is fitted on all samples, with weights `[N]`."""
@@ -380,6 +383,8 @@ class AgedClassifier(_Wrapper):
         else:
             factor = compute_class_weight(self.class_weight, classes=self.classes_, y=samples.y)
         weight: Floats = samples.given * factor[samples.code]
+        if not weight.any():
+            raise ValueError("class_weight must leave at least one sample with a weight that is not zero.")
         return weight
 
     def predict(self, X: object) -> Labels:

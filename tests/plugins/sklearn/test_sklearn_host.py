@@ -219,6 +219,7 @@ BAD = {
     "level must be one of 'class', 'sample', not 'batch'.": {"level": "batch"},
     "cv must be one of 'train', not 'oob'.": {"cv": "oob"},
     "class_weight must be one of 'balanced', not 'even'.": {"class_weight": "even"},
+    "class_weight must leave at least one sample with a weight": {"class_weight": {0: 0, 1: 0, 2: 0}},
     "k-fold cross-validation requires at least one train/test split": {"cv": 1},
     "estimator must take sample_weight in fit, which KNeighborsClassifier does not.": {
         "estimator": KNeighborsClassifier()
@@ -236,6 +237,12 @@ def test_wrong_settings_get_one_clear_sentence_at_fit(reason):
     model = AgedClassifier(**{"estimator": GaussianNB(), **BAD[reason]})
     with pytest.raises((ValueError, TypeError), match=reason):
         model.fit(X, y)
+
+
+def test_weights_by_the_name_that_the_wrapper_gives_them_are_not_dropped_in_silence():
+    piped = AgedClassifier(make_pipeline(StandardScaler(), LogisticRegression()), cv=2)
+    with pytest.raises(ValueError, match="logisticregression__sample_weight, which is set here: give sample_weight"):
+        piped.fit(X, y, logisticregression__sample_weight=np.ones(len(y)))
 
 
 @pytest.mark.parametrize(
