@@ -86,6 +86,7 @@ def test_a_grid_that_nothing_can_be_chosen_from_is_refused_before_it_is_trained(
         (["run", "STUDY", "--seeds", "1,1"], "seeds must be different whole numbers of 0 or more, not [1, 1]."),
         (["run", "STUDY", "--set", "data=nowhere"], "The data set nowhere must be given: --data nowhere=FOLDER;"),
         (["run", "STUDY", "--set", "data=x", "--data", "x=/nowhere"], "'/nowhere': no such folder"),
+        (["run", "STUDY", "--data", "digts=/photos"], "--data: the study names no data set 'digts'; it has digits."),
         (["run", "STUDY", "--set", "net=resnet34"], "net='resnet34' does not fit the images of digits"),
         (
             ["run", "STUDY", "--together", "0"],

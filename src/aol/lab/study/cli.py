@@ -145,6 +145,9 @@ def _run(args: argparse.Namespace) -> int:
         what = f"No setting of the grid of {', '.join(names)} can be chosen without a validation part"
         raise UsageError(f"{what}: --set validation=0.05, or select one setting with --only.")
     folders = {name: str(absolute(place)) for name, place in (_pair("--data", text) for text in args.data)}
+    if strange := sorted(folders.keys() - {run.data for run in runs}):
+        named = ", ".join(sorted({run.data for run in runs}))
+        raise UsageError(f"--data: the study names no data set {strange[0]!r}; it has {named}.")
     data_dir, file = absolute(args.data_dir), Path(args.study).expanduser()
     options = options_of(args, data_dir=data_dir, networks=False)
     choice: dict[str, Json] = {name: getattr(args, name) for name in _CHOICE}
