@@ -149,7 +149,8 @@ class ClassAges(ClassCounts):
     def advance(self, *, sync: bool = True) -> None:
         """End the step: update the ages. Collective under `torch.distributed`, unless `sync=False`."""
         accuracy = self._accuracy(sync)
-        taus = [_tau(rule, row[~row.isnan()], row) for rule, row in zip(self._rules, accuracy, strict=True)]
+        rows = zip(self._rules, accuracy.cpu(), accuracy, strict=True)  # a GPU waits once, not for each run
+        taus = [_tau(rule, own[~own.isnan()], row) for rule, own, row in rows]
         tau = torch.tensor(taus, dtype=torch.float64, device=self.device)  # first: the user's function may fail
         observed = ~accuracy.isnan()
         before = self._ema if self.epoch else torch.full_like(self._ema, torch.nan)

@@ -21,7 +21,7 @@ from aol.lab.settings import Settings, WrongSettingsError
 from aol.records.record import DamagedRunError, Json, Run
 from aol.records.store import REQUEST, Store, requested_ids, write_request
 
-CHECKPOINT_FORMAT = 7
+CHECKPOINT_FORMAT = 8
 OVER_TIME = ("age", "test_accuracy", "train_accuracy")  # readings by class that studies keep of every epoch
 _DIGEST = hashlib.sha256().digest_size
 
