@@ -76,13 +76,11 @@ def _as_json(run: Run, row: pd.Series) -> dict[str, Json]:
     result: dict[str, Json] = {name: getattr(run, name) for name in _SAME}
     result |= {"config": dict(run.settings), "out": str(row["folder"]), "versions": dict(run.versions)}
     parts = [part for part in METRICS if is_stream(run) or part != "second_half_mean"]
-    curves = {"accuracy": "test", "validation_accuracy": "validation"} | {
-        name: column_of(name) for name in ALL_MEASURES
-    }
+    curves = {"accuracy": "test", "validation_accuracy": "validation"}
+    curves |= {name: column_of(name) for name in ALL_MEASURES}
     for name, curve in curves.items():
-        metrics: dict[str, Json] = dict(
-            zip(parts, numbers([row[f"{curve}_{part}"] for part in parts], 17), strict=True)
-        )
+        values = numbers([row[f"{curve}_{part}"] for part in parts], 17)
+        metrics: dict[str, Json] = dict(zip(parts, values, strict=True))
         if name == "accuracy" or metrics["last"] is not None or metrics["best"] is not None:
             result[name] = metrics
     age = "smoothed_age" if "smoothed_age" in run.by_class else "age"
@@ -162,10 +160,8 @@ def _print_methods(out: Console, frame: RunFrame) -> None:
         notes.append("A run that diverged counts as chance.")
     unset = [run.settings.get("threshold") is None for run in runs]
     if zeros := [share for share in frame["zero_threshold"][unset] if share > 0.0]:
-        notes.append(
-            f"The median accuracy of the classes was 0 in {sum(zeros) / len(zeros):.0%} of the steps, in which no "
-            "class grew older. Compare --threshold positive-median."
-        )
+        zero = f"The median accuracy of the classes was 0 in {sum(zeros) / len(zeros):.0%} of the steps"
+        notes.append(f"{zero}, in which no class grew older. Compare --threshold positive-median.")
     for note_ in filter(None, notes):
         out.print(note_, soft_wrap=True)
 

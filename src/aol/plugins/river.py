@@ -22,17 +22,10 @@ Features: TypeAlias = dict[Hashable, object]
 
 
 class AgedClassifier(base.Wrapper, base.Classifier):
-    r"""Weights the samples of a stream by how long the accuracy of their class has been below a threshold.
+    """Weights the samples of a stream by how long the accuracy of their class has been below a threshold.
 
-    After every `step` samples, each class seen in them has an accuracy $r_c$. If it is below the threshold $\tau$, the
-    age grows by one; otherwise it becomes one. A class that was not seen keeps its age. New classes start at age one.
-
-    .. math::
-        a_c \leftarrow \begin{cases} a_c + 1 & r_c < \tau \\ 1 & r_c \ge \tau \end{cases} \qquad
-        \bar a_c \leftarrow (1 - \rho)\, \bar a_c + \rho\, a_c \qquad
-        w_c = \frac{\bar a_c}{\frac{1}{C} \sum_k \bar a_k}
-
-    A sample is predicted before it is learned, at the cost of one extra prediction.
+    Ages and weights are those of `aol.ClassAges`, updated after every `step` samples; new classes start at age one. A
+    sample is predicted before it is learned, at the cost of one extra prediction.
 
     Args:
         classifier: any classifier of River, or a pipeline that ends in one.

@@ -77,9 +77,8 @@ def compare(runs: Sequence[Run], figures: Sequence[float], measures: pd.DataFram
         places = by_method.groups[key]
         gains, measured = table["gain"][places].dropna().tolist(), dict(zip(map(str, others), more, strict=True))
         gain, own = paired_gain(gains) if gains else None, [runs[place] for place in places]
-        rows.append(
-            MethodRow(key[0], key[1], table["baseline"][places[0]], len(own), mean, spread, gain, measured, own)
-        )
+        over = table["baseline"][places[0]]
+        rows.append(MethodRow(key[0], key[1], over, len(own), mean, spread, gain, measured, own))
     return sorted(
         rows, key=lambda row: (row.conditions, row.method != row.baseline and not row.method.startswith("none"))
     )
@@ -179,8 +178,10 @@ def methods_of(frame: RunFrame) -> Methods:
     by_run = ends(frame[alike]).dropna(axis=1, how="all") if runs else pd.DataFrame()
     if "accuracy" not in by_run:
         return Methods()
-    apart, measure = _apart(by_run), "accuracy"
-    balanced = apart <= _SAME
+    measure, apart = "accuracy", math.nan  # NaN where it is unknown in a run
+    if "balanced_accuracy" in by_run:
+        apart = (by_run["balanced_accuracy"] - by_run["accuracy"]).abs().max()
+    balanced = bool(apart <= _SAME)
     if balanced:
         by_run = by_run.drop(columns=["balanced_accuracy", "macro_f1"], errors="ignore")
     elif "balanced_accuracy" in by_run and by_run["balanced_accuracy"].notna().all():
@@ -238,11 +239,3 @@ def ends(frame: RunFrame) -> pd.DataFrame:
     by_run = pd.DataFrame(means, index=frame.index, columns=list(names))
     several = (by_run["worst_tenth"] - by_run["worst_class"]).abs().gt(1e-9).any()
     return by_run if several else by_run.drop(columns="worst_tenth")
-
-
-def _apart(by_run: pd.DataFrame) -> float:
-    """Return how far accuracy and balanced accuracy are apart in a run at most; infinity where one is unknown."""
-    if "balanced_accuracy" not in by_run:
-        return math.inf
-    apart = (by_run["balanced_accuracy"] - by_run["accuracy"]).abs().max()
-    return math.inf if math.isnan(apart) else float(apart)

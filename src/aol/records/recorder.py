@@ -133,7 +133,7 @@ class Recorder:
         for what, given in (("images", images), ("names", names)):
             if hasattr(given, "__len__") and len(given) != ages.num_samples:
                 raise ValueError(f"{what} must be {ages.num_samples}, one a sample, not {len(given)}.")
-        self._names = None if names is None else [os.fspath(name) for name in names]
+        paths = None if names is None else [os.fspath(name) for name in names]
         self._image, self._text = _reader(images), describe
         self._test_image, self._test_text = _reader(test_images), test_describe
         if self._image is not None:
@@ -145,12 +145,14 @@ class Recorder:
         self._at = 0  # the ages' epoch when they were last written down here
         self._weights = {ages.epoch: self._class_weight()}  # by the epoch of the ages that they follow from
         self._clock = time.monotonic()
-        self._writes, self._named, self._closed = _distributed.world()[0] == 0, False, False
+        self._writes, self._closed = _distributed.world()[0] == 0, False
         self._held = ExitStack()
         if self._writes:
             with ExitStack() as held:
                 held.enter_context(locked(self.folder, called="folder"))
                 self._continue(resume)
+                if names is not None or not len(self._record.epochs):  # else they stay as they were
+                    samples.write_names(self.folder, paths)
                 self._place = self.folder.stat()
                 self._held = held.pop_all()
 
@@ -168,7 +170,6 @@ class Recorder:
         self._record = replace(before, **about)
         if len(before.epochs):
             samples.restore_history(self._history, self.folder, before.id, self.ages.labels)
-            self._named = self._names is None  # the names stay as they were
 
     # What happens
 
@@ -327,9 +328,6 @@ class Recorder:
 
     def _write_samples(self) -> None:
         ages = self.ages
-        if not self._named:  # written once: a million are many, and they stay the same
-            samples.write_names(self.folder, self._names)
-            self._names, self._named = None, True
         index = torch.arange(ages.num_samples, device="cpu")
         columns = {"index": index, "label": ages.labels, "age": ages.age, "ema": ages.ema, **self._history.tensors(0)}
         samples.write_samples(self.folder / samples.FILE, columns, run=self._record.id, absent=ages.absent)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from torch import Tensor, from_numpy
 
 from aol._files import NotRegularError, read_json, write_atomically, write_if_changed
@@ -90,14 +91,10 @@ def surest_mistakes(answers: Reals) -> Ints:
     >>> surest_mistakes(np.array([[0, 1, 0.1, 0.6], [0, 1, 0.4, 0.9], [1, 0, 0.2, 0.8], [1, 1, 1, 1]], np.float32))
     array([1, 2, 0])
     """
-    label, prediction, _, top = answers.T
-    order = np.argsort(-top, kind="stable")
-    order = order[(label != prediction)[order] & ~np.isnan(top[order])]
-    by_class = np.argsort(label[order], kind="stable")
-    ordered = label[order][by_class]
-    turn = np.empty(len(order), np.int64)
-    turn[by_class] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
-    return np.asarray(order[np.argsort(turn, kind="stable")])
+    table = pd.DataFrame(answers, columns=["label", "prediction", "confidence", "top"])
+    wrong = table[table["label"] != table["prediction"]].dropna(subset="top")
+    surest = wrong.sort_values("top", ascending=False, kind="stable")
+    return surest.groupby("label").cumcount().sort_values(kind="stable").index.to_numpy(np.int64)
 
 
 def _read(path: Path, run: str) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
@@ -125,10 +122,8 @@ def read_samples(path: Path, run: str) -> SampleTable | None:
     if not tensors:
         return None
     size, right = tensors.get("label", np.zeros(0)).size, tensors.get("right", np.zeros((0, 0)))
-    shapes = dict.fromkeys((*COLUMNS, "start"), (size,)) | {
-        "right": (*right.shape[:1], -(-size // 8)),
-        "seen": right.shape,
-    }
+    shapes = dict.fromkeys((*COLUMNS, "start"), (size,))
+    shapes |= {"right": (*right.shape[:1], -(-size // 8)), "seen": right.shape}
     wrong = {name for name, shape in shapes.items() if name in tensors and tensors[name].shape != shape}
     wrong |= {*COLUMNS, "right"} - tensors.keys()
     wrong |= {name for name in ("right", "seen") if name in tensors and tensors[name].dtype != np.uint8}

@@ -48,9 +48,8 @@ class RunFrame(pd.DataFrame):
         names = [str(name) for name in (self["id"] if "id" in self.columns else self.index)]
         known = getattr(self, "_runs", {})
         if missing := [name for name in names if name not in known]:
-            raise KeyError(
-                f"the index, or a column 'id', must have the ids of runs from load_runs; not {missing[0]!r}."
-            )
+            wanted = "the index, or a column 'id', must have the ids of runs from load_runs"
+            raise KeyError(f"{wanted}; not {missing[0]!r}.")
         return {name: known[name] for name in names}
 
     def epochs(self) -> pd.DataFrame:
