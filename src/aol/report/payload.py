@@ -137,7 +137,7 @@ def _summary(data: RunData, methods: Methods, details: dict[str, Json]) -> dict[
     curves = {name: numbers(run.curves[name][kept], DIGITS) for name in sorted(run.curves.keys() - left_out)}
     simple = str | int | float | None  # in JSON; anything else becomes text
     unused = {"smoothing"} if run.settings.get("retrain") == 0 else set()
-    for setting, values, names in _USED_BY:
+    for setting, values, names in _USED_BY if "scenario" in run.settings else ():  # not of a loop of one's own
         if run.settings.get(setting) not in (None, *values.split()):
             unused.update(names.split())
     settings = {
