@@ -104,19 +104,14 @@ Flag: TypeAlias = tuple[str, dict[str, Any]]  # its name, and what `add_argument
 COMMANDS: dict[str, Callable[[Any], Parser]] = {}  # by its words, such as "study run": what adds it to a parser
 
 
-def value(name: str, metavar: str, text: str, **more: Any) -> Flag:
-    """Return a flag, or a word without dashes, that takes a value."""
+def value(name: str, metavar: str | None, text: str, **more: Any) -> Flag:
+    """Return a flag, or a word without dashes, that takes a value; None: its choices are shown."""
     return name, {"metavar": metavar, "help": text, **more}
 
 
 def switch(name: str, text: str) -> Flag:
     """Return a flag without a value."""
     return name, {"action": "store_true", "default": False, "help": text}
-
-
-def choice(name: str, choices: Sequence[str], text: str, **more: Any) -> Flag:
-    """Return a flag that takes one of some words."""
-    return name, {"choices": choices, "help": text, **more}
 
 
 _COMMON = (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aol._values import printable
-from aol.cli import UsageError, choice, command, console, note, path, print_table, switch, tell, value
+from aol.cli import UsageError, command, console, note, path, print_table, switch, tell, value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +30,7 @@ PAGE = "report.html"
     "Print the worst classes of each method, the methods over seeds, and what to do next.",
     ("aol show runs/latest", "aol show runs/a runs/b", "aol show results --format csv > runs.csv"),
     value("folders", "FOLDER", "--out of a command, a study, a run, or a folder of those", nargs="+", type=path),
-    choice("--format", ("table", "csv"), "csv: a row a run, with all settings (default: table)"),
+    value("--format", None, "csv: a row a run, with all settings (default: table)", choices=("table", "csv")),
 )
 def _show(args: argparse.Namespace) -> int:
     from aol.records.record import DamagedRunError

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aol.cli import Flag, UsageError, choice, command, path, show_help, switch, tell, value
+from aol.cli import Flag, UsageError, command, path, show_help, switch, tell, value
 from aol.lab.engine.device import launched
 from aol.lab.settings import Settings, Value, grid, word
 from aol.show import print_json, print_runs
@@ -217,7 +217,7 @@ EXECUTION: tuple[Flag, ...] = (
     value("--data-dir", "FOLDER", "look for data sets here before $AOL_DATA and the cache folder", type=folder),
     DEVICE,
     value("--together", "N", "most runs trained as one network (default: by the device)", type=count(1)),
-    choice("--stacking", ("grouped", "alone"), "train runs as one network, or one after the other", default="grouped"),
+    value("--stacking", None, "train runs as one network, or alone", choices=("grouped", "alone"), default="grouped"),
     value("--workers", "N", "processes that decode large images (default: on a GPU one a core, else 0)", type=count(0)),
     value("--checkpoint-seconds", "S", "shortest time between two checkpoints", type=seconds, default=30.0),
     value("--minutes", "M", "stop after this many minutes; resume later", type=seconds),

@@ -67,9 +67,9 @@ def read_previews(folder: Path, file: str = FILE) -> Previews:
         shapes = [picture.shape for picture in images.values()]
         if not all(c in (1, 3) and 0 < h <= SIDE and 0 < w <= SIDE for c, h, w in shapes):
             return Previews({}, {})
-        pairs = {row: own if isinstance(own, str) else [[str(n), str(v)] for n, v in own] for row, own in texts.items()}
-        pictures = {int(row): picture.to(torch.uint8) for row, picture in images.items()}
-        return Previews(pictures, {int(row): own for row, own in pairs.items()})
+        rows = ((int(row), own) for row, own in texts.items())
+        said = {row: own if isinstance(own, str) else [[str(n), str(v)] for n, v in own] for row, own in rows}
+        return Previews({int(row): picture.to(torch.uint8) for row, picture in images.items()}, said)
     except Exception:  # the run can be read without it
         return Previews({}, {})
 

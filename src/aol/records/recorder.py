@@ -22,12 +22,9 @@ from aol._files import locked, remove_partial_files
 from aol.ages import SampleAges, class_mean
 from aol.metrics import class_metrics
 from aol.readings import SUMS, add_readings, means, precision
-from aol.records import samples
+from aol.records import previews, samples
 from aol.records.history import SampleHistory, answer
 from aol.records.metrics import RUN_COLUMNS
-from aol.records.previews import FILE as PREVIEWS
-from aol.records.previews import TEST as TEST_PREVIEWS
-from aol.records.previews import save_previews, thumbnail, worth_seeing
 from aol.records.record import (
     FILE,
     MOST,
@@ -137,7 +134,7 @@ class Recorder:
         self._image, self._text = _reader(images), describe
         self._test_image, self._test_text = _reader(test_images), test_describe
         if self._image is not None:
-            thumbnail(self._image(0))  # better now than after an hour
+            previews.thumbnail(self._image(0))  # better now than after an hour
         # Of an epoch: label, answer, the probabilities of both, and 1 if seen.
         self._tested = torch.zeros((_check.whole("test_size", test_size or 0, 0), 5), device=ages.device)
         none = torch.zeros((SUMS, 1, ages.num_classes), dtype=torch.float64, device=ages.device)
@@ -254,7 +251,7 @@ class Recorder:
         """
         record = self._record
         if self._writes and not self._closed and record.epochs[-1:].tolist() == [self.ages.epoch]:
-            if self._at or not (self.folder / PREVIEWS).exists():
+            if self._at or not (self.folder / previews.FILE).exists():
                 self._write_previews()
             if finished and not record.finished:
                 write_run(self.folder, replace(record, finished=True))
@@ -336,12 +333,12 @@ class Recorder:
         """Keep what is shown of samples, and of test samples that are wrong: the most certain of each class in turn."""
         ages = self.ages
         if self._image or self._text:
-            rows = worth_seeing(ages.labels.cpu(), ages.ema.cpu(), self._history.tensors(0)["mean_margin"])
-            save_previews(self.folder, rows, image=self._image, text=self._text)
+            rows = previews.worth_seeing(ages.labels.cpu(), ages.ema.cpu(), self._history.tensors(0)["mean_margin"])
+            previews.save_previews(self.folder, rows, image=self._image, text=self._text)
         answers = samples.read_tested(self.folder / samples.TEST, self._record.id)
         if answers is not None and (self._test_image or self._test_text):
             rows = samples.surest_mistakes(answers)[:MOST_TESTED].tolist()
-            save_previews(self.folder, rows, image=self._test_image, text=self._test_text, file=TEST_PREVIEWS)
+            previews.save_previews(self.folder, rows, image=self._test_image, text=self._test_text, file=previews.TEST)
 
 
 def _reader(images: Any) -> Callable[[int], object] | None:

@@ -78,8 +78,6 @@ class Store:
 
 # What was asked for
 
-_REPEAT = "Repeat the command that made it: aol train and aol stream with --resume, or aol study run."
-
 
 def write_request(folder: Path, request: dict[str, Json]) -> None:
     """Note what was asked for, so that `aol resume FOLDER` needs no other words."""
@@ -96,7 +94,8 @@ def read_request(folder: Path) -> dict[str, Json] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise DamagedRunError(f"{path}: it does not say which runs were asked for. {_REPEAT}") from error
+        repeat = "Repeat the command that made it: aol train and aol stream with --resume, or aol study run."
+        raise DamagedRunError(f"{path}: it does not say which runs were asked for. {repeat}") from error
     return request
 
 

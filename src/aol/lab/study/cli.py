@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aol._files import write_atomically
-from aol.cli import UsageError, choice, command, console, path, plain_lines, print_table, show_help, tell, value
+from aol.cli import UsageError, command, console, path, plain_lines, print_table, show_help, tell, value
 from aol.lab.cli import (
     DEFAULTS,
     EXECUTION,
@@ -230,8 +230,8 @@ def _print_status(args: argparse.Namespace, study: Study, store: Store, more: Ma
     "Print the table: verdicts, gains with intervals, the paper's figures.",
     ("aol study show period-10", "aol study show results/studies/margins-fresh.toml --out results/margins"),
     *_STUDY,
-    choice(
-        "--format", tuple(ENDINGS.values()), f"default: by the ending of --write ({', '.join(ENDINGS)}), else table"
+    value(
+        "--format", None, f"default: as --write ends ({', '.join(ENDINGS)}), else table", choices=(*ENDINGS.values(),)
     ),
     _WRITE,
     value("--figure", "NAME", "last, tail_mean, second_half_mean (streams), best; worst_class, macro_f1, ..."),
