@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from unittest.mock import Mock, patch
@@ -351,3 +353,17 @@ def test_two_processes_share_a_pass_and_one_folder(tmp_path: Path) -> None:
     one, two = read_run(tmp_path / "alone"), read_run(tmp_path / "run-2")
     assert one.over_time["age"].tolist() == two.over_time["age"].tolist()
     assert one.curves["test_accuracy"].tolist() == two.curves["test_accuracy"].tolist()
+
+
+def test_a_watch_needs_the_light_install_only(tmp_path: Path) -> None:
+    code = f"""if True:
+        import sys
+        for name in ("pandas", "scipy", "matplotlib", "PIL", "rich", "sklearn"):
+            sys.modules[name] = None
+        import aol, torch
+        data = torch.utils.data.TensorDataset(torch.rand(8, 1, 8, 8), torch.arange(8) % 2)
+        with aol.Watch({str(tmp_path / "run")!r}, data, data) as watch:
+            watch.epoch(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2)))
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert read_run(tmp_path / "run").finished

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from torch import Tensor, from_numpy
 
 from aol._files import NotRegularError, read_json, write_atomically, write_if_changed
@@ -91,10 +90,14 @@ def surest_mistakes(answers: Reals) -> Ints:
     >>> surest_mistakes(np.array([[0, 1, 0.1, 0.6], [0, 1, 0.4, 0.9], [1, 0, 0.2, 0.8], [1, 1, 1, 1]], np.float32))
     array([1, 2, 0])
     """
-    table = pd.DataFrame(answers, columns=["label", "prediction", "confidence", "top"])
-    wrong = table[table["label"] != table["prediction"]].dropna(subset="top")
-    surest = wrong.sort_values("top", ascending=False, kind="stable")
-    return surest.groupby("label").cumcount().sort_values(kind="stable").index.to_numpy(np.int64)
+    label, prediction, _, top = answers.T
+    order = np.argsort(-top, kind="stable")
+    order = order[(label != prediction)[order] & ~np.isnan(top[order])]
+    by_class = np.argsort(label[order], kind="stable")
+    ordered = label[order][by_class]
+    turn = np.empty(len(order), np.int64)  # of its class; without pandas, which a Recorder does not need
+    turn[by_class] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    return np.asarray(order[np.argsort(turn, kind="stable")])
 
 
 def _read(path: Path, run: str) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
