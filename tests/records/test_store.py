@@ -68,8 +68,11 @@ def test_paths_without_runs_are_named(tmp_path: Path) -> None:
         find_runs(tmp_path / "file")
     with pytest.raises(NoRunsError, match="there are no runs in it"):
         find_runs(tmp_path)
-    with pytest.raises(UnusableFolderError, match="is, or is inside, a file"):
-        Store(tmp_path / "file" / "below").prepare()
+    with (
+        pytest.raises(UnusableFolderError, match="is, or is inside, a file"),
+        Store(tmp_path / "file" / "below").lock(),
+    ):
+        pass
 
 
 def filled(folder: Path, *names: str) -> Store:

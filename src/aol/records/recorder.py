@@ -238,7 +238,9 @@ class Recorder:
         self._at, self._weights, self._clock = ages.epoch, {ages.epoch: self._class_weight()}, time.monotonic()
         tested, self._tested = _distributed.total(self._tested), torch.zeros_like(self._tested)
         if self._writes:
-            self._write_samples()
+            columns = {"index": torch.arange(ages.num_samples, device="cpu"), "label": ages.labels, "age": ages.age}
+            columns |= {"ema": ages.ema, **self._history.tensors(0)}
+            samples.write_samples(self.folder / samples.FILE, columns, run=self._record.id, absent=ages.absent)
             if bool(tested[:, 4].any()):
                 answers = torch.where(tested[:, 4:] == 1, tested[:, :4], torch.nan)
                 samples.write_tested(self.folder / samples.TEST, answers, run=self._record.id)
@@ -322,12 +324,6 @@ class Recorder:
         return answers[None]
 
     # What is written
-
-    def _write_samples(self) -> None:
-        ages = self.ages
-        index = torch.arange(ages.num_samples, device="cpu")
-        columns = {"index": index, "label": ages.labels, "age": ages.age, "ema": ages.ema, **self._history.tensors(0)}
-        samples.write_samples(self.folder / samples.FILE, columns, run=self._record.id, absent=ages.absent)
 
     def _write_previews(self) -> None:
         """Keep what is shown of samples, and of test samples that are wrong: the most certain of each class in turn."""

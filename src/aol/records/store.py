@@ -64,16 +64,15 @@ class Store:
         """Yield every run that can be read."""
         yield from filter(None, map(self.get, self.ids()))
 
-    def prepare(self) -> None:
-        """Make the folder; `UnusableFolderError` if it cannot be written to."""
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Make the folder, and hold it for this process; `UnusableFolderError` or `FolderInUseError` if it cannot."""
         with usable(self.folder):
             runs = self.folder / "runs"
             runs.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=runs).close()  # an existing folder may still be read-only
-
-    def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Hold the folder for this process; `FolderInUseError` if another process has it."""
-        return locked(self.folder)
+        with locked(self.folder):
+            yield
 
 
 # What was asked for
@@ -117,10 +116,9 @@ def requested_ids(folder: Path) -> list[str]:
 
 
 def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
-    """Return the folders of all runs in some folders, in the order in which the runs were asked for.
+    """Return the folders of all runs in some folders, as `aol.load_runs` takes them, in the order of their requests.
 
-    Each path is the folder of a run, the `--out` of a command, the folder of a study or of a `Recorder`, or a folder
-    of those. A run that is packed has a folder by name only, from which `read_run` reads it.
+    A run that is packed has a folder by name only, from which `read_run` reads it.
     """
     return list(dict.fromkeys(folder for path in paths for folder in _runs_in(Path(path))))
 

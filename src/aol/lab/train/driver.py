@@ -82,7 +82,6 @@ def train(
             progress.say_once(warning)
 
         def begin() -> list[Settings]:
-            store.prepare()
             held.enter_context(store.lock())
             remove_partial_files(store.folder)
             if prepare:
