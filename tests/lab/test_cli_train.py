@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from aol.cli import main
-from aol.lab.cli import DEFAULTS, runs_of, settings_of, starting_point
+from aol.lab.cli import BY_DATA, DEFAULTS, STREAM, runs_of, settings_of
 from tests.cli.test_parser import flags
 from tests.support.running import PATIENCE
 from tests.support.tiny_sets import image_folder
@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_flag_is_accepted_with_its_default(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    start = {**DEFAULTS, **starting_point(command, "digits"), "epochs": 1}
+    start = {**DEFAULTS, **BY_DATA["digits"], **(STREAM if command == "stream" else {}), "epochs": 1}
     words = [command]
     for name in settings_of(command):
         flag = "--steps" if (command, name) == ("stream", "epochs") else f"--{name.replace('_', '-')}"

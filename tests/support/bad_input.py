@@ -1,8 +1,8 @@
 """A tour of bad input: every flag of `aol train` and `aol stream`, with words that its message must have."""
 
 WRONG = {
-    "train --data mnist": "'mnist'",
-    "train --data ,digits": "no folder or data set ''",
+    "train --data mnist": "mnist': no such folder",
+    "train --data ,digits": "unknown data set ''",
     "train --data-dir=": "--data-dir must name a file or folder, not ''",
     "train --image-size 16": "image_size is for large images",
     "train --imbalance 0.5": "imbalance must be a number in [1, 1e+09], not 0.5",

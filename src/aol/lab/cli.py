@@ -105,23 +105,20 @@ def flag_of(command: str, name: str) -> str:
     return "--steps" if command == "stream" and name == "epochs" else f"--{name.replace('_', '-')}"
 
 
-def settings_of(command: str) -> list[str]:
-    """Return the settings that a command has flags for, by group: seeds vary before weightings, as records expect."""
-    rules = {name: field.metadata for name, field in FIELDS.items() if "group" in field.metadata}
-    titles = list(dict.fromkeys(rule["group"] for rule in rules.values()))
-    names = [name for name, rule in rules.items() if command == "stream" or not rule.get("stream")]
-    return sorted(names, key=lambda name: titles.index(rules[name]["group"]))
-
-
 def setting_flags(command: str) -> dict[str, list[Flag]]:
     """Return a flag for each setting, by group."""
     groups: dict[str, list[Flag]] = {}
-    for name in settings_of(command):
-        metadata = FIELDS[name].metadata
-        text = f"{metadata['help']}{_default(command, name)}".replace("%", "%%")
-        flag = value(flag_of(command, name), "VALUES", text, dest=name, action="append")
-        groups.setdefault(metadata["group"], []).append(flag)
+    for name, rules in ((name, field.metadata) for name, field in FIELDS.items()):
+        if "group" in rules and (command == "stream" or not rules.get("stream")):
+            text = f"{rules['help']}{_default(command, name)}".replace("%", "%%")
+            flag = value(flag_of(command, name), "VALUES", text, dest=name, action="append")
+            groups.setdefault(rules["group"], []).append(flag)
     return groups
+
+
+def settings_of(command: str) -> list[str]:
+    """Return the settings that a command has flags for, by group: seeds vary before weightings, as records expect."""
+    return [options["dest"] for flags in setting_flags(command).values() for _, options in flags]
 
 
 def _default(command: str, name: str) -> str:
@@ -170,37 +167,15 @@ def runs_of(command: str, texts: Mapping[str, Sequence[str] | None]) -> list[Set
         for name, several in texts.items()
         if several
     }
-    arrival = {"scenario": "arrival"} if command == "train" and "fraction" in varied else {}
+    start: Mapping[str, Value] = STREAM if command == "stream" else {}
+    if command == "train" and "fraction" in varied:
+        start = {"scenario": "arrival"}
     runs: list[Settings] = []
     for data in varied.get("data", [DEFAULTS["data"]]):
-        start = starting_point(command, str(data)) | arrival
-        common = {name: one for name, one in start.items() if name not in varied}
+        common = {**BY_DATA.get(str(data), BY_DATA["folder"]), **start}
+        common = {name: one for name, one in common.items() if name not in varied}
         runs += grid(common, **{**varied, "data": [data]})
     return list(dict.fromkeys(runs))
-
-
-def starting_point(command: str, data: str) -> dict[str, Value]:
-    """Return the settings that a command starts from where they differ from the defaults of `Settings`."""
-    return {**BY_DATA.get(data, BY_DATA["folder"]), **(STREAM if command == "stream" else {})}
-
-
-def check_data(names: Iterable[str]) -> None:
-    """Refuse a word that is neither a built-in data set, one of another library, nor a folder, before it is opened."""
-    from aol._values import did_you_mean
-    from aol.lab.data.named import NAMES
-    from aol.lab.data.open import is_source
-
-    for name in names:
-        if name and name not in NAMES and Path(name).expanduser().is_file():
-            raise UsageError(
-                f"--data: {name} is a file, and `aol train` learns from images in folders. For tables see "
-                "docs/how-to/sklearn.md and boosted-trees.md, for text docs/how-to/transformers.md."
-            )
-        if not (name in NAMES or is_source(name) or (name and Path(name).expanduser().is_dir())):
-            raise UsageError(
-                f"--data: there is no folder or data set {name!r}; built-in are {', '.join(NAMES)}; others are "
-                "hf:NAME_OR_FOLDER." + did_you_mean(name, NAMES)
-            )
 
 
 # How runs are trained, for every command that trains
@@ -211,11 +186,10 @@ def defaults_of(flags: Iterable[Flag]) -> dict[str, Any]:
     return {options.get("dest", name.strip("-").replace("-", "_")): options.get("default") for name, options in flags}
 
 
-DEVICE = value("--device", "NAME", "auto, cpu, cuda, cuda:1 ...", default="auto")
 _RAY = "train on a Ray cluster: at ADDRESS, 'auto', or a new one on this machine; all machines must share --out"
 EXECUTION: tuple[Flag, ...] = (
     value("--data-dir", "FOLDER", "look for data sets here before $AOL_DATA and the cache folder", type=folder),
-    DEVICE,
+    value("--device", "NAME", "auto, cpu, cuda, cuda:1 ...", default="auto"),
     value("--together", "N", "most runs trained as one network (default: by the device)", type=count(1)),
     value("--stacking", None, "train runs as one network, or alone", choices=("grouped", "alone"), default="grouped"),
     value("--workers", "N", "processes that decode large images (default: on a GPU one a core, else 0)", type=count(0)),
@@ -340,7 +314,6 @@ def _train(args: argparse.Namespace) -> int:
     from aol.records.store import Store
 
     runs = runs_of(args.command, {name: getattr(args, name) for name in settings_of(args.command)})
-    check_data(dict.fromkeys(run.data for run in runs))
     if args.resume and args.fresh:
         raise UsageError("--resume and --fresh contradict each other: continue, or delete and start again.")
     out = _output_folder(args)
@@ -369,7 +342,7 @@ def train_runs(
     args.stopped = f"`{resume_command(store.folder)}` continues from the last checkpoint"
     directory, names = Path(str(request.get("directory") or "")), {run.data for run in runs}
     named = {name for name in names if name in NAMES or is_source(name)}
-    folders = {name: str(directory / Path(name).expanduser()) for name in names - named}
+    folders = {name: str(directory / Path(name).expanduser()) for name in names - named - {""}}
     opened, progress = partial(open_sets, folders, args.data_dir), progress_for(args)
     latest = BASE / "latest" if args.out is None and not args.resume else None
     begin = partial(prepare, runs, store, request, resume=resume, fresh=args.fresh, latest=latest)
@@ -388,29 +361,24 @@ def train_runs(
 
 def _output_folder(args: argparse.Namespace) -> Path:
     """Return `--out`; without it a new folder named by date and time, or with `--resume` the latest one."""
+    from aol._files import usable
+
     if args.out is not None:
         return Path(args.out)
     if launched()[1] > 1:
         raise UsageError("--out must be given where several processes train together: they share the folder.")
     if args.fresh:
         raise UsageError("--fresh deletes the runs in --out: name the folder.")
-    latest = BASE / "latest"
-    if not args.resume:
-        return _new_folder(BASE)
-    if not latest.is_dir():
-        raise UsageError(f"there is no {latest} to continue: name the folder by --out.")
-    return latest.resolve()
-
-
-def _new_folder(base: Path) -> Path:
-    """Make a folder named by date and time below `base`."""
-    from aol._files import usable
-
+    if args.resume:
+        latest = BASE / "latest"
+        if not latest.is_dir():
+            raise UsageError(f"there is no {latest} to continue: name the folder by --out.")
+        return latest.resolve()
     name = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    with usable(base):
-        base.mkdir(parents=True, exist_ok=True)
+    with usable(BASE):
+        BASE.mkdir(parents=True, exist_ok=True)
     for again in itertools.count(1):
-        path = base / (name if again == 1 else f"{name}-{again}")
+        path = BASE / (name if again == 1 else f"{name}-{again}")
         with contextlib.suppress(FileExistsError):
             path.mkdir()
             break
@@ -441,17 +409,13 @@ def _list(args: argparse.Namespace) -> None:
     "data get",
     "Download a data set from its official address.",
     ("aol data get cifar10", "aol data get cifar100 --data-dir data"),
-    value("name", "NAME", f"one of {', '.join(DATA_SETS)}"),
+    value("name", "NAME", f"one of {', '.join(DATA_SETS)}", choices=DATA_SETS),
     value("--data-dir", "FOLDER", "put it here (default: the cache folder)", type=folder),
     stopped="run the same command again",
 )
 def _get(args: argparse.Namespace) -> None:
-    from aol._values import did_you_mean
-    from aol.lab.data.named import NAMES, get
+    from aol.lab.data.named import get
 
-    if args.name not in NAMES:
-        hint = did_you_mean(args.name, NAMES)
-        raise UsageError(f"there is no data set {args.name!r}; built-in are {', '.join(NAMES)}.{hint}")
     place = get(args.name, args.data_dir)
     where = "inside scikit-learn" if place is None else str(place)
     tell(args, {"name": args.name, "where": where}, [f"{args.name}: {where}"])

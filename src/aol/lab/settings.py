@@ -363,9 +363,5 @@ def grid(common: Mapping[str, Value], **varied: Sequence[Value]) -> list[Setting
     >>> [run.method for run in grid({}, weighting=["none", "aol"], rho=[0.1, 0.9])]
     ['none', 'aol ρ=0.1 class', 'aol ρ=0.9 class']
     """
-    if strange := [name for name in (*common, *varied) if name not in _DEFAULTS]:
-        raise WrongSettingsError(f"There is no setting called {strange[0]!r}.")
-    if empty := [name for name, values in varied.items() if not values]:
-        raise WrongSettingsError(f"{empty[0]} must have at least one value.")
     combinations = (dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values()))
     return list(dict.fromkeys(Settings(**{**common, **values}) for values in combinations))  # type: ignore[arg-type]

@@ -121,11 +121,14 @@ def test_classes_that_differ_are_named(tmp_path: Path) -> None:
 
 
 def test_folders_that_hold_no_data_set_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"'.*/nowhere': no such folder, .* digits, fashion-mnist, cifar10, cifar100$"):
+    with pytest.raises(
+        ValueError, match=r"'.*/nowhere': no such folder, .* digits, fashion-mnist, cifar10, cifar100\.$"
+    ):
         open_data(tmp_path / "nowhere")
     refused(tmp_path, r"neither a folder named train nor at least two class folders in it$")
     (tmp_path / "file").write_text("x")
-    refused(tmp_path / "file", "file: a file, not a folder")
+    with pytest.raises(ValueError, match="file is a file, and images are read from folders; for tables"):
+        open_data(tmp_path / "file")
     (tmp_path / "flat/train").mkdir(parents=True)
     refused(tmp_path / "flat", "flat/train: no class folders in it")
     (tmp_path / "one/only").mkdir(parents=True)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from aol._need import need
+from aol._values import did_you_mean
 from aol.lab.data.encoded_images import StoredImages
 from aol.lab.data.images import IMAGENET, Augmentation, DataError, ImageSet, Pair, centred, split_per_class
 from aol.lab.data.named import NAMES, Folder, load_named, official_at
@@ -52,9 +53,11 @@ def open_data(name_or_folder: Folder, data_dir: Folder | None = None) -> Pair[Im
         return _in_memory(pair) or pair
     root = Path(word).expanduser().absolute()
     if not word or not root.exists():
-        raise ValueError(f"unknown data set {word!r}: no such folder, and the built-in names are {', '.join(NAMES)}")
+        names, hint = ", ".join(NAMES), did_you_mean(root.name, NAMES)
+        raise ValueError(f"unknown data set {word!r}: no such folder, and the built-in names are {names}.{hint}")
     if not root.is_dir():
-        raise DataError(f"{root}: a file, not a folder with a data set in it")
+        others = "for tables see docs/how-to/sklearn.md and boosted-trees.md, for text docs/how-to/transformers.md"
+        raise ValueError(f"{root} is a file, and images are read from folders; {others}.")
     known = official_at(root)
     return known.load(root) if known else _pair(root.name, _open_folder(root))
 
