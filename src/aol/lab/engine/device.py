@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -52,14 +53,11 @@ def usable_device(name: str) -> torch.device:
 
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if name == "cuda" else torch.device(name)
-    except RuntimeError as error:
-        raise WrongSettingsError(f"--device must be auto, cpu, cuda or cuda:N, not {name!r}.") from error
-    if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
+    if not re.fullmatch(r"cpu(:0)?|cuda(:(0|[1-9]\d*))?", name):
         raise WrongSettingsError(f"--device must be auto, cpu, cuda or cuda:N, not {name!r}.")
     try:
-        device = torch.empty(0, device=device).device
+        own = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if name == "cuda" else name
+        device = torch.empty(0, device=own).device
     except (RuntimeError, AssertionError) as error:
         raise WrongSettingsError(f"--device {name} cannot be used here: {str(error).splitlines()[0]}") from error
     if device.type == "cuda":

@@ -46,6 +46,10 @@ CLASS = (
     "age", "smoothed_age", "weight", "train_count", "train_accuracy", "train_loss",
     "train_margin", "test_accuracy", "test_loss", "test_margin", "test_age", "test_precision", "offset",
 )  # fmt: skip
+# Parts of a loop that its state is made of, where they are there.
+_PARTS = (
+    "ages", "learner", "history", "test_ages", "error_rates", "margins", "step_losses", "samples", "signals",
+)  # fmt: skip
 
 
 class History:
@@ -156,9 +160,8 @@ class Loop:
         how: dict[str, Any] = {"num_classes": self.num_classes, "rho": rho, "device": device}
         self.ages: SampleAges | ClassAges
         if s.scenario == "stream":
-            self.ages = ClassAges(
-                threshold=["median" if run.threshold is None else run.threshold for run in runs], **how
-            )
+            thresholds = ["median" if run.threshold is None else run.threshold for run in runs]
+            self.ages = ClassAges(threshold=thresholds, **how)
         else:
             absent = "grow" if s.scenario == "arrival" else "keep"
             self.ages = SampleAges(self.labels, fuse=s.fuse, absent=absent, **how)
@@ -219,7 +222,9 @@ class Loop:
         if self._memories:  # of what this step of the stream shows
             counts = torch.zeros((len(self.runs), self.num_classes), dtype=torch.int64, device=self.device)
             counts.scatter_add_(1, self.labels[here], torch.ones_like(here))
-        inputs = self._inputs(counts)
+        age, ages = self.ages.class_weight, self.ages if isinstance(self.ages, SampleAges) else None
+        error = torch.ones_like(age) if self.error_rates is None else self.error_rates.class_weight
+        inputs = Inputs(self.runs, counts, age, error, ages, self.signals)
         by_class = self.weights.by_class(inputs, epoch=self.epoch)
         by_sample = self.weights.by_sample(by_class, inputs, self.labels, epoch=self.epoch)
         position = here.gather(1, orders(self.runs, by_sample.gather(1, here), self.epoch))
@@ -229,12 +234,12 @@ class Loop:
             readings = self.clean_pass(*(self._remembered() if self._memories else (here,)))
             self.fold(here)
         elif signal != "before":
-            readings = trained.by_class()
+            readings = {"train_count": trained.count, "train_accuracy": trained.right / trained.count}
         if signal == "train":
             self.fold(position)
         if signal != "none":
-            age, smoothed = ("mean_age", "class_age") if isinstance(self.ages, SampleAges) else ("age", "ema")
-            readings |= {"age": getattr(self.ages, age), "smoothed_age": getattr(self.ages, smoothed)}
+            names = ("age", "ema") if ages is None else ("mean_age", "class_age")
+            readings |= {"age": getattr(self.ages, names[0]), "smoothed_age": getattr(self.ages, names[1])}
         if self.samples is not None:
             if signal == "train":  # only whether answers were right is known here
                 self.samples.observe(position, None)
@@ -265,13 +270,7 @@ class Loop:
             if isinstance(source, FromStorage):
                 source.close()
 
-    # What an epoch is made of: weights and order, a training pass, a clean pass, folding
-
-    def _inputs(self, counts: Tensor) -> Inputs:
-        """Return what weights are computed from; `counts` of the classes, `[C]` or `[R, C]`."""
-        age, ages = self.ages.class_weight, self.ages if isinstance(self.ages, SampleAges) else None
-        error = torch.ones_like(age) if self.error_rates is None else self.error_rates.class_weight
-        return Inputs(self.runs, counts, age, error, ages, self.signals)
+    # What an epoch is made of: a training pass, a clean pass, folding
 
     def train_pass(self, position: Tensor, weight: Tensor, counts: Tensor) -> Trained:
         """Train on the samples at `position [R, m]` of the pool, in that order; `counts` of their classes."""
@@ -413,18 +412,7 @@ class Loop:
     # State
 
     def _states(self) -> dict[str, Any]:
-        names = (
-            "ages",
-            "learner",
-            "history",
-            "test_ages",
-            "error_rates",
-            "margins",
-            "step_losses",
-            "samples",
-            "signals",
-        )
-        return {name: state for name in names if (state := getattr(self, name)) is not None}
+        return {name: state for name in _PARTS if (state := getattr(self, name)) is not None}
 
     def state_dict(self) -> dict[str, Any]:
         """Return networks, optimiser, ages and history."""

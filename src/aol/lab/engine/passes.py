@@ -128,10 +128,6 @@ class Trained:
     answered: Tensor
     images: int
 
-    def by_class(self) -> dict[str, Tensor]:
-        """Return samples and accuracy of each class, `[R, C]`, by their names in the history."""
-        return {"train_count": self.count, "train_accuracy": self.right / self.count}
-
 
 class TrainPass(_Pass):
     """Trains for one pass over m samples a run, `size`, the same in every pass: all `steps`, then `result`.
@@ -165,7 +161,7 @@ class TrainPass(_Pass):
     ) -> Iterator[int]:
         """Train on `place [R, m]`, indices into the data set, in that order; observers get `position`.
 
-        Gives one training step after the other to the device; yields how many images each has in all processes.
+        Yields after each training step how many images it had in all processes.
         """
         self._place.copy_(place[:, self._mine])
         self._position.copy_(position[:, self._mine])
@@ -316,8 +312,8 @@ class CleanPass(_Pass):
     def steps(self, index: Tensor, times: Tensor | None = None) -> Iterator[int]:
         """Classify `index [n]`, common to all runs, or `[R, n]`: indices into the data set.
 
-        `times [R, n]`: how often each counts in the sums (zero: padding); by default once. Gives one batch after the
-        other to the device; yields how many images each has in all processes, which share the samples.
+        `times [R, n]`: how often each counts in the sums (zero: padding); by default once. Yields after each batch how
+        many images it had in all processes, which share the samples.
         """
         index = index[..., self._rank :: self._world]
         self._given = size = index.shape[-1]

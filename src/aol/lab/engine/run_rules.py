@@ -223,10 +223,7 @@ class RunMargins:
 
 @dataclass(frozen=True, eq=False)
 class Observers:
-    """Ages, error rates where a run needs them, and margins of R runs: what passes tell of answers.
-
-    Passes call `step` and `batch` on the device and never wait for it.
-    """
+    """Ages, error rates where a run needs them, and margins of R runs: what passes tell of answers."""
 
     ages: SampleAges | ClassAges
     error_rates: ErrorRates | None

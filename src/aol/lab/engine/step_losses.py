@@ -63,11 +63,6 @@ class StepLosses(nn.Module):
         """Whether any run has offsets from here."""
         return bool(self._counting or self._moving)
 
-    @property
-    def any(self) -> bool:
-        """Whether any run uses one of these losses."""
-        return self.offsets_any or bool(self._ageing)
-
     def class_weight(self) -> Tensor:
         """Return the weights of the classes, `float32 [R, C]`; ones for runs without such weights."""
         ema = self.ema.nan_to_num(1.0)

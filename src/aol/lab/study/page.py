@@ -22,7 +22,7 @@ from aol.lab.study.draw import Estimate, draw_forest, estimate_of, gain_figure
 from aol.lab.study.paper import TABLES, cells_of
 from aol.lab.study.results import StudyResults, finished_runs, rows_of, study_results
 from aol.lab.study.spec import Study, builtin_names, cell_name, load, path_of
-from aol.lab.study.tables import NONE, TEMPLATES, correlation_verdict, gain_text, notes, percent, points, signed, tables
+from aol.lab.study.tables import NONE, TEMPLATES, gain_text, notes, percent, points, signed, tables
 from aol.lab.study.verdict import FEW, Claim
 from aol.records.metrics import zero_threshold_share
 from aol.records.store import Store
@@ -112,7 +112,7 @@ def _charts(shown: Sequence[StudyResults], lines: Sequence[SummaryLine]) -> dict
 def _verdict(results: StudyResults) -> str:
     """Return the statements on a study for the head of its section."""
     if results.correlations:
-        return correlation_verdict(results)
+        return results.correlation_verdict
     parts = []
     for own in results.verdicts:
         name = f"{own.method} " if len(results.verdicts) > 1 else ""
@@ -196,7 +196,7 @@ def _lines(title: str, results: StudyResults) -> list[SummaryLine]:
         tested = _tested(results, study.baseline, [cells.index(cell) for cell, _ in known])
         missing = [cell_name(cell) for cell in cells if cell not in [own for own, _ in known]]
         tested += f"; not run: {', '.join(missing)}" if missing else ""
-        word, _, size = correlation_verdict(results).partition("; ")
+        word, _, size = results.correlation_verdict.partition("; ")
         seeds = str(max((r.seeds for _, r in known), default=0))
         return [
             SummaryLine(

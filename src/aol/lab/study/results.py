@@ -19,7 +19,7 @@ import pandas as pd
 from aol._values import did_you_mean
 from aol.lab.settings import Settings, Value, WrongSettingsError, word
 from aol.lab.study import paper
-from aol.lab.study.correlations import Correlation, correlations
+from aol.lab.study.correlations import Correlation, correlations, judge_correlations
 from aol.lab.study.spec import Cell, Method, Study
 from aol.lab.study.stats import Figures, best_of_k, choose, choose_leaving_one_out, pooled_gains
 from aol.lab.study.verdict import ALPHA, LEAST_SEEDS, Claim, claim, judge
@@ -153,6 +153,11 @@ class StudyResults:
             rows += [(cell, [replace(r, paper=known.get(r.signal)) for r in own])] if own else []
         p = iter(holm([r.p for _, own in rows for r in own]))
         return [(cell, [replace(r, p_corrected=next(p)) for r in own]) for cell, own in rows]
+
+    @property
+    def correlation_verdict(self) -> str:
+        """The statements on all correlations."""
+        return judge_correlations([r for _, own in self.correlations for r in own])
 
 
 def rows_of(frame: pd.DataFrame) -> Any:

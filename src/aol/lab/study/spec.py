@@ -265,7 +265,12 @@ def load(name_or_path: str | Path) -> Study:
     """
     name, known = str(name_or_path), builtin_names()
     if path := path_of(name):
-        return _study_in(path)
+        try:
+            return _study(tomllib.loads(path.read_text(encoding="utf-8")))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise WrongSettingsError(f"{path} is not TOML: {error}.") from error
+        except (TypeError, ValueError) as error:
+            raise WrongSettingsError(f"{path}: {error}") from error
     large = name.removesuffix(_SMOKE)
     if large != name and path_of(large):
         return smoke(load(large))
@@ -280,16 +285,6 @@ def path_of(name: str) -> Path | None:
     builtin = Path(str(resources.files("aol.lab.study") / "builtin" / f"{name}.toml"))
     places = (builtin, Path(name).expanduser(), _MORE / f"{name}.toml")
     return next((path for path in places if path.is_file()), None)
-
-
-def _study_in(path: Path) -> Study:
-    """Return the study that a TOML file describes."""
-    try:
-        return _study(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise WrongSettingsError(f"{path} is not TOML: {error}.") from error
-    except (TypeError, ValueError) as error:
-        raise WrongSettingsError(f"{path}: {error}") from error
 
 
 _TEXT, _LIST, _TABLE = (str, "text"), (list, "a list"), (dict, "a table of names and values")

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from aol.lab.study.correlations import judge_correlations
 from aol.lab.study.results import StudyResults, rows_of
 from aol.lab.study.spec import cell_name, plural
 from aol.lab.study.verdict import NOT_SHOWN, Claim
@@ -82,11 +81,6 @@ def _hundred(value: float | None) -> float | None:
 
 
 # Text
-
-
-def correlation_verdict(results: StudyResults) -> str:
-    """Return the verdict on all correlations of a study."""
-    return judge_correlations([r for _, own in results.correlations for r in own])
 
 
 def points(value: float) -> str:
@@ -230,7 +224,7 @@ def render(results: StudyResults, kind: str) -> str:
 
 def as_dict(results: StudyResults) -> dict[str, object]:
     """Return the results as one object for JSON: numbers only, None for what is not known."""
-    word = {"method": results.study.baseline, "verdict": correlation_verdict(results)}
+    word = {"method": results.study.baseline, "verdict": results.correlation_verdict}
     return {
         "study": results.study.name,
         "title": results.study.title,
@@ -293,9 +287,4 @@ def anchor(text: str) -> str:
 
 
 TEMPLATES.filters |= {"anchor": anchor, "md": md, "markdown": markdown, "plural": plural, "points": points}
-TEMPLATES.globals |= {
-    "figure_text": figure_text,
-    "measure_text": measure_text,
-    "NONE": NONE,
-    "correlation_verdict": correlation_verdict,
-}
+TEMPLATES.globals |= {"figure_text": figure_text, "measure_text": measure_text}

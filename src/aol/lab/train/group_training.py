@@ -82,12 +82,6 @@ def most_together(runs: Sequence[Settings], pair: AnyPair, options: ExecutionOpt
     return max(1, min(256 if network_name(run.net, shape) == "cnn" else 64, fit)), None
 
 
-def is_small(run: Settings, pairs: Mapping[str, AnyPair]) -> bool:
-    """Return whether a run is the small CNN on small images, whose operations are too short to be shared by threads."""
-    shape = input_shape(run, pairs[run.data])
-    return network_name(run.net, shape) == "cnn" and shape[1] * shape[2] <= _FEW_PIXELS
-
-
 def check(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: ExecutionOptions) -> str | None:
     """Raise what can be known to be wrong before anything is written or trained; return a warning."""
     warning = None
@@ -147,12 +141,11 @@ def make_loop(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: E
 
 
 def train_group(group: RunGroup, context: Context, stop: Stop) -> bool:
-    """Train runs as one network and write their records; False if it was stopped, with its state in the checkpoint.
-
-    Of several processes that train one network, the first writes.
-    """
-    options, progress, pairs = context.options, context.progress, context.pairs
-    writes = _distributed.world()[0] == 0
+    """Train runs as one network and write their records; False if it was stopped, with its state in the checkpoint."""
+    options, progress, pairs, run = context.options, context.progress, context.pairs, group.runs[0]
+    shape, writes = input_shape(run, pairs[run.data]), _distributed.world()[0] == 0
+    # Its operations are too short to be shared by threads.
+    small = network_name(run.net, shape) == "cnn" and shape[1] * shape[2] <= _FEW_PIXELS
     saved, saving = time.monotonic(), 0.0
 
     def save(finished: bool) -> None:
@@ -160,12 +153,9 @@ def train_group(group: RunGroup, context: Context, stop: Stop) -> bool:
         if not finished:
             save_checkpoint(group.checkpoint, loop.state_dict())
         how: dict[str, Any] = {"networks": options.networks, "data_dir": options.data_dir, "keep": context.keep}
-        write_records(loop, data_of(group.runs[0], pairs), context.store, finished=finished, **how)
+        write_records(loop, data_of(run, pairs), context.store, finished=finished, **how)
 
-    with (
-        one_thread(options.device.type == "cpu" and is_small(group.runs[0], pairs)),
-        contextlib.closing(_resumed(group, context)) as loop,
-    ):
+    with one_thread(small and options.device.type == "cpu"), contextlib.closing(_resumed(group, context)) as loop:
         progress.begin(loop.runs, loop.epoch, describe(loop))
         loop.on_batch = progress.within
         while not loop.done:
@@ -255,10 +245,7 @@ def write_records(
     networks: bool = True,
     data_dir: str | None = None,
 ) -> None:
-    """Bring the records of every run up to date; run.json last, so that whoever reads it finds the rest.
-
-    `keep` names the readings by class to keep of every epoch (None: all).
-    """
+    """Bring the records of every run up to date; run.json last, so that whoever reads it finds the rest."""
     for row, run in enumerate(loop.runs):
         folder = store.path(run.run_id)
         if loop.samples is not None:
@@ -328,13 +315,10 @@ def command(run: Settings, *, data_dir: str | None = None, keep_samples: bool = 
     """
     stream = run.scenario == "stream"
     words = ["aol", "stream" if stream else "train"]
-    shown = {*_ALWAYS, *MARGINS[run.margin].settings}
-    if stream:
-        shown |= {"schedule", "warmup"}
+    shown = {*_ALWAYS, *MARGINS[run.margin].settings, *({"rho"} & {*WEIGHTINGS[run.weighting].settings})}
+    shown |= {"schedule", "warmup"} if stream else set()
     if run.scenario == "arrival" or (stream and run.stream == "access"):
         shown |= {"fraction"}
-    if "rho" in WEIGHTINGS[run.weighting].settings:
-        shown |= {"rho"}
     usual = replace(run, divide_by="auto", warmup=None)
     for field in fields(Settings):
         value = getattr(run, field.name)
