@@ -759,3 +759,20 @@ def test_rules_accept_runs() -> None:
     for row, rho in enumerate((0.5, 1.0)):
         alone = criteria.class_age_step(counts[row], counts[row], accuracy[row], rho)
         torch.testing.assert_close((age[row], ema[row]), alone)
+
+
+def test_a_soft_target_that_is_not_finite_teaches_nothing() -> None:
+    criterion = aol.LogitAdjustedLoss(2)
+    for target in ([[0.5, 0.5]], [[float("nan"), 1.0]], [[-1.0, 1.0]]):
+        criterion(torch.zeros(1, 2, requires_grad=True), torch.tensor(target))
+    assert criterion.counts.tolist() == [0.5, 1.5]
+
+
+def test_wrong_labels_and_unknown_arguments_are_named() -> None:
+    for loss in ("LogitAdjustedLoss", "MarginLoss", "AgeWeightedLoss"):
+        with pytest.raises(IndexError, match=r"target must lie in 0 to 2 .*, not 3"):
+            getattr(aol, loss)(3)(torch.zeros(3, 3, requires_grad=True), torch.tensor([1, 2, 3]))
+        with pytest.raises(TypeError, match=f"{loss} has no argument weight"):
+            getattr(aol, loss)(3, weight=torch.ones(3))
+        with pytest.raises(ValueError, match="label_smoothing"):
+            getattr(aol, loss)(3, label_smoothing=2)

@@ -35,7 +35,8 @@ def label_counts(target: Tensor, num_classes: int, *, ignore_index: int = -100) 
     tensor([1., 0., 2.])
     """
     if target.is_floating_point():
-        return _rows(target.detach()).float().sum(0)
+        shares = _rows(target.detach()).float().clamp(min=0.0).sum(0)
+        return torch.where(shares.isfinite().all(), shares, 0.0)
     label, kept = _labels(target, ignore_index)
     return kept.new_zeros(num_classes).scatter_add_(0, label, kept)
 
@@ -204,12 +205,22 @@ class _Criterion(KeepsTypes):
     """What the losses share: arguments of cross-entropy, and buffers that follow the logits."""
 
     def __init__(
-        self, num_classes: int, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean"
+        self,
+        num_classes: int,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        **unknown: object,
     ) -> None:
         super().__init__()
+        if unknown:
+            known = "of torch.nn.CrossEntropyLoss it has ignore_index, label_smoothing and reduction"
+            raise TypeError(f"{type(self).__name__} has no argument {', '.join(unknown)}: {known}.")
         good = _is_whole(num_classes) and num_classes >= 1
         _require(good, "num_classes must be a whole number of 1 or more", num_classes)
         _require(reduction in ("mean", "sum", "none"), "reduction must be 'mean', 'sum' or 'none'", reduction)
+        _require(0 <= label_smoothing <= 1, "label_smoothing must be a number from 0 to 1", label_smoothing)
         self.num_classes, self.ignore_index = int(num_classes), ignore_index
         self.label_smoothing, self.reduction = label_smoothing, reduction
 
@@ -235,6 +246,12 @@ class _Criterion(KeepsTypes):
                 f"logits must be [B, C, ...] with C = {self.num_classes}, and target indices [B, ...] or floating-"
                 f"point soft targets [B, C, ...], not {list(shape)} and {list(target.shape)} of {target.dtype}."
             )
+        if target.device.type == "cpu" and not (target.is_floating_point() or torch.compiler.is_compiling()):
+            label = target[target != self.ignore_index]
+            low, high = (int(end) for end in label.aminmax()) if label.numel() else (0, 0)
+            if low < 0 or high >= self.num_classes:
+                wrong = low if low < 0 else high
+                raise IndexError(f"target must lie in 0 to {self.num_classes - 1} (num_classes - 1), not {wrong}.")
         for name, value in self.named_buffers(recurse=False):
             if value.device != logits.device:
                 setattr(self, name, value.to(logits.device))

@@ -367,3 +367,39 @@ def test_a_watch_needs_the_light_install_only(tmp_path: Path) -> None:
     """
     subprocess.run([sys.executable, "-c", code], check=True)
     assert read_run(tmp_path / "run").finished
+
+
+def test_an_epoch_that_fails_can_be_called_again(tmp_path: Path) -> None:
+    net = model()
+    with Watch(tmp_path, DATA) as watch:
+        with pytest.raises(TypeError, match="lr"):
+            watch.epoch(net, lr="fast")
+        with patch.object(aol.SampleAges, "advance", side_effect=MemoryError), pytest.raises(MemoryError):
+            watch.epoch(net)  # after its pass
+        watch.epoch(net, lr=0.1)
+        assert watch.ages.epoch == 1
+    assert read_run(tmp_path).by_class["train_count"].tolist() == torch.bincount(Y).tolist()
+
+
+def test_a_training_that_diverged_is_told(tmp_path: Path) -> None:
+    net = model()
+    nn.init.constant_(net[3].weight, torch.nan)
+    with Watch(tmp_path, DATA) as watch, pytest.warns(UserWarning, match="logits of 23 training samples"):
+        watch.epoch(net)
+
+
+def test_ages_without_their_record_are_not_resumed(tmp_path: Path) -> None:
+    with Watch(tmp_path, DATA) as watch:
+        watch.epoch(model())
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(ValueError, match=r"has ages\.pt without a record"):
+        Watch(tmp_path, DATA, resume=True)
+
+
+def test_a_second_run_in_the_current_folder_goes_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path / "mine")
+    for name in ("mine", "mine-2"):
+        with Watch(".", DATA) as watch:
+            watch.epoch(model())
+        assert (tmp_path / name / "run.json").exists()

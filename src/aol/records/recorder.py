@@ -201,6 +201,11 @@ class Recorder:
             prediction, confidence, top, _ = answer(answers[0], label)
             self._tested[place] = torch.stack((label, prediction, confidence, top, torch.ones_like(top)), 1)
 
+    def forget(self) -> None:
+        """Forget what was observed since the last `advance`: a pass that failed begins again."""
+        self._sums = {split: torch.zeros_like(sums) for split, sums in self._sums.items()}
+        self._tested.zero_()
+
     def advance(self, **figures: Figure) -> None:
         """Write down the epoch that `ages.advance()` has just ended.
 
@@ -219,7 +224,7 @@ class Recorder:
         if len(kept.epochs) and kept.epochs[-1] + 1 != ages.epoch:
             gap = f"{self.folder} has a record up to epoch {kept.epochs[-1]}, and the ages are in epoch {ages.epoch}"
             raise ValueError(f"{gap}: call advance() after each ages.advance(), or choose another folder.")
-        given = self._figures(figures)
+        given = self.checked(figures)
         curves, by_class = (own | more for own, more in zip(self._readings(), given, strict=True))
         self._history.cut(len(kept.epochs))
         self._history.advance(ages.age[None])
@@ -297,8 +302,8 @@ class Recorder:
         numbers, columns = ({name: v.cpu().numpy() for name, v in values.items()} for values in (curves, by_class))
         return numbers, columns
 
-    def _figures(self, figures: Mapping[str, Figure]) -> tuple[Columns, Columns]:
-        """Return what the user gave in the same way."""
+    def checked(self, figures: Mapping[str, Figure]) -> tuple[Columns, Columns]:
+        """Return figures as `advance` records them: numbers, and `[C]` each; refuse others."""
         curves: Columns = {}
         by_class: Columns = {}
         for name, figure in figures.items():

@@ -112,6 +112,8 @@ class Watch:
     def _load_ages(self, folder: Path) -> None:
         """Load the ages of the folder; refuse damaged and missing ones, without which its record would be cut."""
         path = folder / AGES
+        if path.exists() and not (folder / FILE).exists():
+            raise DamagedRunError(f"{folder} has {AGES} without a record: restore it, or choose another folder.")
         if not path.exists():
             if (folder / FILE).exists() and len(read_run(folder).epochs) > 1:  # one, where the first pass was cut short
                 raise DamagedRunError(f"{folder} has a record without {AGES}: restore it, or choose another folder.")
@@ -129,6 +131,7 @@ class Watch:
 
     def _new(self, folder: Path, record: dict[str, Any]) -> Recorder:
         """Return a recorder in the first folder without a record that no other program has begun; say which it is."""
+        folder = folder if folder.name else folder.absolute()
         for number in itertools.count(1):
             path = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
             if not (path / FILE).exists():
@@ -152,13 +155,19 @@ class Watch:
         inner = getattr(model, "_orig_mod", model)  # of torch.compile
         if isinstance(inner, nn.parallel.DistributedDataParallel | nn.DataParallel):
             model = inner.module  # outside of training DDP has nothing to do, and would wait for uneven shares
+        self.recorder.checked(figures)  # before the ages advance
+        self.recorder.forget()  # of a pass that failed
+        lost = 0
         with undisturbed(model):
             for index, logits, label in self._answers(self._train, model, "training"):
                 self.ages.observe(index, is_correct(logits, label), label)
                 self.recorder.observe(index, logits)
+                lost = lost + (~logits.isfinite()).any(1).sum()
             if self._test is not None:
                 for index, logits, label in self._answers(self._test, model, "test"):
                     self.recorder.test(label, logits, index)
+        if lost:
+            warnings.warn(f"logits of {int(lost)} training samples are not finite: the training diverged", stacklevel=2)
         self.ages.advance()
         self.recorder.advance(**figures)
         if self._rank == 0:  # last: a record that is ahead of its ages is cut to them

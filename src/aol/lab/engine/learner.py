@@ -129,11 +129,10 @@ class Learner:
         self.retrains = False  # only the head is trained, on smoothed labels
         self._parameters = list(self.net.parameters())
         self._optimiser = self._make_optimiser()
-        kinds: dict[float | None, list[int]] = {}  # γ of the focal loss, 0 for sigmoid, None for softmax: rows
+        kinds: dict[tuple[str, float], list[int]] = {}  # loss and γ of the focal one: rows
         for row, run in enumerate(runs):
-            gamma = None if run.loss == "softmax" else 0.0 if run.loss == "sigmoid" else run.gamma
-            kinds.setdefault(gamma, []).append(row)
-        self._by_loss = [(gamma, torch.tensor(rows, device=device)) for gamma, rows in kinds.items()]
+            kinds.setdefault((run.loss, run.gamma if run.loss == "focal" else 0.0), []).append(row)
+        self._by_loss = [(kind, torch.tensor(rows, device=device)) for kind, rows in kinds.items()]
         self._loss_order = torch.cat([rows for _, rows in self._by_loss]).argsort()
         self.offset: Tensor | None = None  # [R, C]: added to the logits in the loss; keeps its memory, as graphs need
         self.by_count = torch.tensor([run.divide_by == "count" for run in runs], device=device)
@@ -214,8 +213,8 @@ class Learner:
             smoothing, classes = self.settings.smoothing, logits.shape[-1]
             return softmax_loss(logits, F.one_hot(label, classes) * (1 - smoothing) + smoothing / classes)
         if len(self._by_loss) == 1:  # no rows to gather, whose gradients a GPU would sort to add
-            return _loss(self._by_loss[0][0], logits, label)
-        parts = [_loss(gamma, logits[rows], label[rows]) for gamma, rows in self._by_loss]
+            return _loss(*self._by_loss[0][0], logits, label)
+        parts = [_loss(*kind, logits[rows], label[rows]) for kind, rows in self._by_loss]
         return torch.cat(parts)[self._loss_order]
 
     def _forward(self, net: nn.Module, images: Tensor) -> Tensor:
@@ -259,8 +258,11 @@ class Learner:
                 self._optimiser.state[parameter] = {"momentum_buffer": own}
 
 
-def _loss(gamma: float | None, logits: Tensor, label: Tensor) -> Tensor:
-    return softmax_loss(logits, label) if gamma is None else focal_loss(logits, label, gamma)
+def _loss(name: str, gamma: float, logits: Tensor, label: Tensor) -> Tensor:
+    if name == "softmax":
+        return softmax_loss(logits, label)
+    assert name in ("sigmoid", "focal")  # sigmoid: γ = 0
+    return focal_loss(logits, label, gamma)
 
 
 def step_bytes(run: Settings, shape: Shape, num_classes: int, device: torch.device) -> int:

@@ -437,6 +437,7 @@ def _stream(run: Settings, labels: Tensor) -> Stream:
         return Arrivals(labels, run.fraction, steps=run.epochs, seed=run.seed)
     if run.stream == "access":
         return LimitedAccess(labels, run.fraction, steps=run.epochs, seed=run.seed)
+    assert run.stream == "shifting"
     assert run.imbalance is not None
     return ShiftingTail(labels, run.imbalance, period=run.period, steps=run.epochs, seed=run.seed)
 
