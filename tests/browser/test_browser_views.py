@@ -138,7 +138,7 @@ def test_likely_label_errors_come_with_reasons(page: Page) -> None:
         "Wrong in 12 of 12 epochs, the last 12 in a row. On average another class got 90%, the label 0%. "
         "Now “class 1” gets 97%, the label “class 0” 1%."
     )
-    page.get_by_label("also less clear cases").check()
+    page.get_by_label("include less clear cases").check()
     assert cards.count() > 5
     scores = [float(text.rpartition(" ")[2]) for text in page.locator("#error-list p.quiet").all_inner_texts()]
     assert [score > 0.5 for score in scores] == [True] * 5 + [False] * (len(scores) - 5)
@@ -260,7 +260,7 @@ def test_where_no_label_error_is_likely_the_less_clear_ones_wait_for_a_tick(open
     page = open_page(tmp_path / "sure.html")
     assert page.locator("#error-about").inner_text().startswith("No label of")
     assert page.locator("#error-list li").count() == 0
-    page.get_by_label("also less clear cases").check()
+    page.get_by_label("include less clear cases").check()
     expect(page.locator("#error-list li:not(.likely)").nth(5)).to_be_visible()
 
 

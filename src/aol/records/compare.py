@@ -133,6 +133,7 @@ class Methods:
         seeds = f"{gain.seeds} seeds" if gain.seeds > 1 else "one seed, so it may be chance"
         interval = "" if gain.interval is None else " to ".join(f"{100 * end:+.1f}" for end in gain.interval) + ", "
         change, over = (f"gained {points:+.1f}", "over") if points > 0 else (f"lost {abs(points):.1f}", "against")
+        change = "changed 0.0" if abs(points) < 0.05 else change
         return f"{row.name} {change} points of {self.measure} ({interval}{seeds}) {over} {row.baseline}"
 
     def answer(self) -> str:
@@ -149,7 +150,7 @@ class Methods:
     def worst(self) -> str:
         """Return which class is worst on test: with the first method, and with the one of the largest gain."""
         said = [
-            f"“{worst.name}” ({worst.accuracy:.0%} right) with {row.name}"
+            f"“{worst.name}” ({worst.accuracy:.0%} right)" + (f" with {row.name}" if len(self.rows) > 1 else "")
             for row in (*self.rows[:1], *self.tried[:1])
             for worst in worst_classes(row.runs, 1).dropna(subset="accuracy").itertuples()
         ]

@@ -141,7 +141,9 @@ def read_samples(path: Path, run: str) -> SampleTable | None:
 def restore_history(history: SampleHistory, folder: Path, run: str, labels: Tensor) -> None:
     """Let the history of one run continue from the file in its folder."""
     table = read_samples(folder / FILE, run)
-    if table is None or not np.array_equal(table.label, labels.cpu().numpy()):
+    if table is None:
+        raise DamagedRunError(f"{folder} has a record without {FILE}: restore it, or choose another folder.")
+    if not np.array_equal(table.label, labels.cpu().numpy()):
         raise DamagedRunError(f"{folder} has a record of other samples: choose another folder.")
     answers = table.answers
     columns = {name: getattr(table, name)[None] for name in MEASURED}

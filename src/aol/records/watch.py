@@ -157,7 +157,7 @@ class Watch:
             model = inner.module  # outside of training DDP has nothing to do, and would wait for uneven shares
         self.recorder.checked(figures)  # before the ages advance
         self.recorder.forget()  # of a pass that failed
-        lost = 0
+        lost: int | Tensor = 0
         with undisturbed(model):
             for index, logits, label in self._answers(self._train, model, "training"):
                 self.ages.observe(index, is_correct(logits, label), label)

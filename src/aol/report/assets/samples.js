@@ -33,7 +33,7 @@ const wrongOf = (samples, row) => `${samples.wrongEpochs[row]} of ${times(sample
 
 function facts(run, samples, row) {
   return definitions("facts", [["Label", run.names[samples.label[row]]], ["Answer", answerOf(run, samples, row)],
-    ["Age", `${whole(samples.age[row])}, ${samples.age[row] > 1 ? `wrong ${whole(samples.age[row] - 1)} in a row` : "right"}`],
+    ["Age", `${whole(samples.age[row])}, ${samples.age[row] > 2 ? `wrong in the last ${whole(samples.age[row] - 1)} epochs` : samples.age[row] > 1 ? "wrong in the last epoch" : "right"}`],
     ...(samples.suggested[row] === samples.label[row] ? [] : [["Suggested", suggestedOf(run, samples, row)]])]);
 }
 
@@ -106,7 +106,7 @@ function drawErrors() {
     : `No label of ${run.name} looks wrong: no score is above one half. The less clear cases may be worth a look.`);
   const tick = element("input", { type: "checkbox", id: "unsure", checked: state.unsure, onchange: (event) => choose({ unsure: event.target.checked }) });
   const count = markRows().length;
-  keepingFocus(() => fill("error-controls", element("label", { class: "tick" }, tick, " also less clear cases"),
+  keepingFocus(() => fill("error-controls", element("label", { class: "tick" }, tick, " include less clear cases"),
     selector("Show", "pick-marked", [["all", "all"], ["none", "not marked"], ...Object.entries(MARKS)], state.marked, (marked) => choose({ marked })),
     button(`Export ${times(count, "mark")} as CSV`, { id: "export-marks", disabled: !count, onclick: exportMarks }),
     rows.length ? copyButton(rows.map((row) => samples.id[row]).join("\n"), "Copy the ids of these samples") : []));
