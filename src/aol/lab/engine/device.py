@@ -57,7 +57,7 @@ def usable_device(name: str) -> torch.device:
         raise WrongSettingsError(f"--device must be auto, cpu, cuda or cuda:N, not {name!r}.")
     try:
         own = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if name == "cuda" else name
-        device = torch.empty(0, device=own).device
+        device = torch.empty(0, device=torch.device(own)).device
     except (RuntimeError, AssertionError) as error:
         raise WrongSettingsError(f"--device {name} cannot be used here: {str(error).splitlines()[0]}") from error
     if device.type == "cuda":
