@@ -371,7 +371,8 @@ def test_a_watch_needs_the_light_install_only(tmp_path: Path) -> None:
 
 def test_an_epoch_that_fails_can_be_called_again(tmp_path: Path) -> None:
     net = model()
-    with Watch(tmp_path, DATA) as watch:
+    with Watch(tmp_path, DATA, every=2) as watch:
+        watch.epoch(net)
         with pytest.raises(TypeError, match="lr"):
             watch.epoch(net, lr="fast")
         with patch.object(aol.SampleAges, "advance", side_effect=MemoryError), pytest.raises(MemoryError):

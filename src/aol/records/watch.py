@@ -149,8 +149,8 @@ class Watch:
         """
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, not {_check.shown(model)}.")
-        self._calls += 1
-        if self._calls % self._every:
+        if (self._calls + 1) % self._every:
+            self._calls += 1
             return
         inner = getattr(model, "_orig_mod", model)  # of torch.compile
         if isinstance(inner, nn.parallel.DistributedDataParallel | nn.DataParallel):
@@ -169,6 +169,7 @@ class Watch:
         if lost:
             warnings.warn(f"logits of {int(lost)} training samples are not finite: the training diverged", stacklevel=2)
         self.ages.advance()
+        self._calls += 1  # now: a pass that failed can be called again
         self.recorder.advance(**figures)
         if self._rank == 0:  # last: a record that is ahead of its ages is cut to them
             content = io.BytesIO()
