@@ -38,7 +38,7 @@ def label_counts(target: Tensor, num_classes: int, *, ignore_index: int = -100) 
         shares = _rows(target.detach()).float().clamp(min=0.0).sum(0)
         return torch.where(shares.isfinite().all(), shares, 0.0)
     label, kept = _labels(target, ignore_index)
-    return kept.new_zeros(num_classes).scatter_add_(0, label, kept)
+    return _by_class(kept, label, num_classes)
 
 
 def counts_step(counts: Tensor, new: Tensor, memory: float | Tensor | None = None) -> Tensor:
@@ -84,11 +84,11 @@ def margin_sums(logits: Tensor, target: Tensor, seen: Tensor, *, ignore_index: i
     else:
         label, kept = _labels(target, ignore_index)
         values = torch.stack((kept, kept * share.gather(1, label[:, None]).squeeze(1)))
-        number, own = share.new_zeros(2, share.shape[1]).scatter_add_(1, label.expand(2, -1), values)
+        number, own = _by_class(values, label, share.shape[1])
         weight = kept * each[label]
     # No matrix product, which autocast would round.
     sums = torch.stack((number, number - own, (weight[:, None] * share).sum(0) - each * own))
-    return torch.where(sums.isfinite().all(), sums, 0.0)  # an overflow, whose step a scaler of gradients skips
+    return torch.where(sums.isfinite().all(0).all(), sums, 0.0)  # an overflow, whose step a scaler of gradients skips
 
 
 def margin_step(
@@ -146,15 +146,22 @@ def _labels(target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
     return torch.where(kept, label, 0), kept.float()
 
 
+def _by_class(values: Tensor, label: Tensor, num_classes: int) -> Tensor:
+    """Return sums of values `[..., n]` over the labels of each class, `[..., C]`."""
+    if torch.compiler.is_compiling() and values.is_cuda:  # one kernel, with all that follows; a scatter takes two
+        own = torch.arange(num_classes, device=label.device)[:, None] == label
+        return torch.where(own, values[..., None, :], 0.0).sum(-1)
+    return values.new_zeros(*values.shape[:-1], num_classes).scatter_add_(-1, label.expand_as(values), values)
+
+
 def _plus(logits: Tensor, offset: Tensor) -> Tensor:
     return logits + offset.to(logits.device).view(-1, *[1] * max(logits.dim() - 2, 0))  # float32, or float64 of such
 
 
 def _kept(value: Tensor) -> Tensor:
     """Return a vector that a compiled backward pass uses as it is now, in place of computing it again."""
-    if not torch.compiler.is_compiling():
-        return value  # else by a scatter, which is never computed again
-    return torch.zeros_like(value).scatter_add_(0, torch.arange(len(value), device=value.device), value)
+    # A minimum is never computed again; that of one value takes no kernel.
+    return value[None].amin(0) if torch.compiler.is_compiling() else value
 
 
 def _of_all_processes(value: Tensor) -> Tensor:
@@ -330,7 +337,9 @@ class LogitAdjustedLoss(_Adjusted):
             with torch.no_grad():
                 new = _of_all_processes(label_counts(target, self.num_classes, ignore_index=self.ignore_index))
                 counts = counts_step(counts, new, self.memory)
-        loss = self._cross_entropy(_plus(logits, _kept(self.tau * count_offsets(counts))), target)
+        # Cross-entropy needs no centred offsets, and so one pass less over the classes.
+        offset = counts.clamp(min=1.0).log() if torch.compiler.is_compiling() else count_offsets(counts)
+        loss = self._cross_entropy(_plus(logits, _kept(self.tau * offset)), target)
         if self.learns:  # last: a call that fails teaches nothing
             self.counts.copy_(counts)
         return loss
@@ -482,8 +491,7 @@ class AgeWeightedLoss(_Criterion):
         """Count right answers of each class; once `every` labels have come, classes grow older, or young again."""
         label, kept = _labels(_rows(target).argmax(1) if target.is_floating_point() else target, self.ignore_index)
         values = torch.stack((kept, kept * (_rows(logits).argmax(1) == label)))
-        new = kept.new_zeros(2, self.num_classes).scatter_add_(1, label.expand(2, -1), values)
-        counts = self.counts + _of_all_processes(new)
+        counts = self.counts + _of_all_processes(_by_class(values, label, self.num_classes))
         seen, right = counts
         age, ema = class_age_step(self.age, self.ema, right / seen, self.rho, self.threshold)
         due = seen.sum() >= self.every
