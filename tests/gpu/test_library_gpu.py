@@ -63,3 +63,22 @@ def test_losses_are_float32_under_autocast() -> None:
     with torch.autocast("cuda", dtype=torch.bfloat16):
         loss = aol.weighted_mean(aol.softmax_loss(logits.bfloat16(), target), torch.ones(8, device="cuda"))
     assert loss.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["LogitAdjustedLoss", "MarginLoss", "AgeWeightedLoss"])
+def test_a_compiled_loss_learns_and_answers_as_on_the_cpu(name: str) -> None:
+    torch._dynamo.reset()
+    here, there = getattr(aol, name)(7), getattr(aol, name)(7).cuda()
+    compiled, generator = torch.compile(there, fullgraph=True), torch.Generator().manual_seed(0)
+    waiting = []
+    for _ in range(30):
+        logits, y = torch.randn((20, 7), generator=generator), torch.randint(7, (20,), generator=generator)
+        near, far = logits.requires_grad_(), logits.detach().cuda().requires_grad_()
+        waiting.append((here(near, y), compiled(far, y.cuda()), near, far))
+        if len(waiting) < 2:
+            continue
+        one, other, near, far = waiting.pop(0)  # backward after the next forward, as in accumulation
+        torch.testing.assert_close(other.cpu(), one)
+        torch.testing.assert_close(torch.autograd.grad(other, far)[0].cpu(), torch.autograd.grad(one, near)[0])
+    for ours, theirs in zip(there.buffers(), here.buffers(), strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, equal_nan=True)
