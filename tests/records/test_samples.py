@@ -63,7 +63,7 @@ def test_a_record_is_what_lists_of_everything_say(absent: str, tmp_path: Path) -
         accuracy = float((logits.argmax(1) == labels[index]).double().mean())
         for i in index.tolist():
             p, q = confidences[i][-1], others[i][-1]
-            margins[i].append(((q - p) / (q + p), accuracy**4 * (1 - accuracy) + 1e-6))
+            margins[i].append(((q - p) / (q + p), accuracy**10 * (1 - accuracy) ** 2 + 1e-6))
     own = {"index": torch.arange(20), "label": labels, "age": ages.age, "ema": ages.ema}
     write_samples(tmp_path / "s", own | record.tensors(0), run="r", absent=absent)
     read = read_samples(tmp_path / "s", "r")

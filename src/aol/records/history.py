@@ -168,12 +168,12 @@ class SampleHistory:
         self._now = torch.zeros_like(self._now)
 
     def _weigh(self, known: Tensor, right: Tensor) -> None:
-        """Add the margins (other - confidence) / (other + confidence), weighted by accuracy^4 (1 - accuracy)."""
+        """Add the margins (other - confidence) / (other + confidence), weighted by accuracy^10 (1 - accuracy)^2."""
         # So counts most what a network says that has learnt the classes, and not yet the wrong labels by heart.
         mean, total = (self._values[name] for name in MARGIN)
         label, other = self._values["confidence"], self._values["other"]
         accuracy = (known & right).sum(1, keepdim=True) / known.sum(1, keepdim=True).clamp(min=1)
-        weight = known * (accuracy**4 * (1 - accuracy) + 1e-6)  # a network that is always right says something, too
+        weight = known * (accuracy**10 * (1 - accuracy) ** 2 + 1e-6)  # a network that is always right says something, too
         total += weight
         mean += torch.where(known, ((other - label) / (other + label) - mean) * weight / total, 0.0)
 

@@ -30,7 +30,7 @@ def find_label_errors(source: Any) -> pd.DataFrame:
     Args:
         source: an `aol.Watch`, an `aol.Recorder` or a `WatchCallback`, during training or after it; or the folder of a
             record. Several of them as a list, or a folder with several runs, are averaged: each sample gets the mean
-            score of the runs that know it, the most frequent suggestion, and is flagged where at least half flag it.
+            score of the runs that know it, the most frequent suggestion, and is flagged where the mean is above 0.5.
 
     >>> import tempfile, torch
     >>> from aol import Watch
@@ -73,9 +73,9 @@ def _consensus(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
         raise ValueError("The runs are of different labels: give runs of one training set.")
     votes = table.groupby(["index", "suggested"])["score"].agg(["size", "sum"]).reset_index()
     votes = votes.sort_values(["size", "sum"], kind="stable").drop_duplicates("index", keep="last").set_index("index")
-    errors = by_sample.agg(label=("label", "first"), score=("score", "mean"), flagged=("flagged", "mean"))
+    errors = by_sample.agg(label=("label", "first"), score=("score", "mean"))
     columns = {"index": errors.index, "label": errors.label, "suggested": votes["suggested"], "score": errors.score,
-               "flagged": errors.flagged >= 0.5}  # fmt: skip
+               "flagged": errors.score > 0.5}  # fmt: skip
     return pd.DataFrame(columns).rename_axis(None)
 
 

@@ -19,7 +19,7 @@ def suspicion(label: Ints, wrong: Shorts, seen: Shorts, mean_margin: Reals, accu
     r"""Return how suspicious each label is, `float32 [N]` from 0 to 1; above one half, it is likely wrong.
 
     .. math:: m_i = \frac{\sum_e w_e \frac{q_{ie} - p_{ie}}{q_{ie} + p_{ie}}}{\sum_e w_e}, \qquad
-        w_e = a_e^4 (1 - a_e), \qquad
+        w_e = a_e^{10} (1 - a_e)^2, \qquad
         s_i = \frac{m_i - b_{y_i}}{1 - b_{y_i}} > 1 - \max_e a_e, \qquad
         b_c = \max(\mu_c, \tfrac14 \mu_c), \quad \mu_c = \operatorname{median}_{j \in c} m_j
 
