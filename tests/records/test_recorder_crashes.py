@@ -128,6 +128,33 @@ def test_a_loop_that_stops_between_epochs_goes_on_exactly(tmp_path: Path) -> Non
     same_records(tmp_path / "straight", tmp_path / "parts", exact_means=True)
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_an_epoch_that_was_saved_and_not_recorded_is_recorded_from_the_ages(early: bool, tmp_path: Path) -> None:
+    """`early`: the recorder is made before the state is loaded."""
+    straight(tmp_path / "straight", 5)
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path / "killed", ages, classes=NAMES)
+    for epoch in range(2):
+        epoch_of(ages, recorder, epoch)
+    ages.observe(torch.arange(30), aol.is_correct(answers(2), LABELS))
+    ages.advance()
+    recorder._held.close()  # saved; then the process ended
+    state, ages = ages.state_dict(), aol.SampleAges(LABELS, num_classes=4)
+    made = aol.Recorder(tmp_path / "killed", ages, classes=NAMES, resume=True) if early else None
+    ages.load_state_dict(state)
+    recorder = made or aol.Recorder(tmp_path / "killed", ages, classes=NAMES, resume=True)
+    for epoch in (3, 4):
+        epoch_of(ages, recorder, epoch)
+    recorder.close()
+    run, known = read_run(tmp_path / "killed"), read_run(tmp_path / "straight")
+    assert run.epochs.tolist() == known.epochs.tolist() == [1, 2, 3, 4, 5]
+    for name in ("age", "smoothed_age"):
+        np.testing.assert_array_equal(run.over_time[name], known.over_time[name])
+    assert np.isnan(run.curves["train_accuracy"]).tolist() == [False, False, True, False, False]
+    assert run.curves["test_accuracy"][3:].tolist() == known.curves["test_accuracy"][3:].tolist()
+    assert ages_over_time(samples_of(tmp_path / "killed")) == ages_over_time(samples_of(tmp_path / "straight"))
+
+
 def test_a_checkpoint_newer_than_the_records_is_refused_and_the_record_stays(tmp_path: Path) -> None:
     ages = aol.SampleAges(LABELS, num_classes=4)
     recorder = aol.Recorder(tmp_path, ages, classes=NAMES)

@@ -160,6 +160,13 @@ def test_a_damaged_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "s").write_bytes(b"half")
     with pytest.raises(DamagedRunError, match="not a whole file of samples"):
         read_samples(tmp_path / "s", "r")
+    for flipped in (b"cat", b"grow", b"seen"):  # a value, what is known of the file, the name of a column
+        write_samples(tmp_path / "s", {"seen": torch.tensor([*b"cat"], dtype=torch.uint8)}, run="r", absent="grow")
+        content = (tmp_path / "s").read_bytes()
+        at = content.index(flipped)
+        (tmp_path / "s").write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
+        with pytest.raises(DamagedRunError, match="checksum does not match"):
+            read_samples(tmp_path / "s", "r")
     for name in ("label", "right"):
         write_samples(tmp_path / "s", {name: torch.tensor(1)}, run="r", absent="keep")
         with pytest.raises(DamagedRunError, match="not a file of samples of this version"):

@@ -68,7 +68,8 @@ class Recorder:
         test_size: how many test samples there are, for a record of the last answer to each: give `test` their index.
         test_images, test_describe: show test samples, as `images` and `describe`; kept of those that are wrong.
         command: what to type to repeat the run; by default how this program was started, if that was a file.
-        resume: go on with the record in `folder`, if there is one. Epochs after the ages' own are dropped.
+        resume: go on with the record in `folder`, if there is one. Epochs after the ages' own are dropped. If the ages
+            were saved and `advance` was not reached, that epoch is recorded from the ages alone (with one process).
 
     Under `torch.distributed` each process makes one and observes its share; `advance` is collective, and the first
     process writes.
@@ -151,6 +152,7 @@ class Recorder:
                 if names is not None or not len(self._record.epochs):  # else they stay as they were
                     samples.write_names(self.folder, paths)
                 self._place = self.folder.stat()
+                self._catch_up()
                 self._held = held.pop_all()
 
     def _continue(self, resume: bool) -> None:
@@ -168,6 +170,12 @@ class Recorder:
         if len(before.epochs):
             samples.restore_history(self._history, self.folder, before.id, self.ages.labels)
 
+    def _catch_up(self) -> None:
+        """Record the epoch of ages that were saved before the process was killed; of it, only the ages are known."""
+        behind = not self._at and self._record.epochs[-1:].tolist() == [self.ages.epoch - 1]
+        if behind and _distributed.world()[1] == 1:  # `advance` is collective, this is not
+            self.advance()
+
     # What happens
 
     def observe(self, index: _check.Integers, logits: Tensor) -> None:
@@ -175,6 +183,7 @@ class Recorder:
         ages = self.ages
         label = ages.label(index)
         answers = self._answers(logits, label)
+        self._catch_up()  # the ages may have been loaded after the recorder was made
         if ages.epoch not in self._weights:  # they were loaded since
             self._weights[ages.epoch] = self._class_weight()
         add_readings(self._sums["train"], answers, label[None])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -29,7 +30,17 @@ def write_samples(path: Path, tensors: Mapping[str, Tensor], *, run: str, absent
     columns = {name: value.cpu().contiguous() for name, value in tensors.items()}
     # A tensor, not metadata: safetensors writes several of those in any order, and equal runs would have other bytes.
     columns["run"] = from_numpy(np.frombuffer(run.encode(), np.uint8).copy())
+    arrays = {name: value.numpy() for name, value in columns.items()}
+    columns["checksum"] = from_numpy(np.array([_checksum(arrays, absent)]))
     write_atomically(path, save(columns, metadata={"absent": absent}))
+
+
+def _checksum(tensors: Mapping[str, npt.NDArray[Any]], absent: str | None) -> int:
+    """Return the CRC-32 of all columns and their names."""
+    value = zlib.crc32(repr(absent).encode())
+    for name in sorted(tensors.keys() - {"checksum"}):
+        value = zlib.crc32(tensors[name].data, zlib.crc32(name.encode(), value))
+    return value
 
 
 def write_names(folder: Path, names: Sequence[str | int] | None) -> None:
@@ -116,6 +127,9 @@ def _read(path: Path, run: str) -> tuple[dict[str, npt.NDArray[Any]], dict[str, 
         raise DamagedRunError(f"{path}: not a whole file of samples.") from error
     if "run" not in tensors or tensors["run"].tobytes() != run.encode():
         raise DamagedRunError(f"{path}: it is of another run than {run}, in the folder of which it is.")
+    known = tensors.get("checksum")  # files of earlier versions have none
+    if known is not None and known.tolist() != [_checksum(tensors, about.get("absent"))]:
+        raise DamagedRunError(f"{path}: its checksum does not match its content.")
     return tensors, about
 
 
