@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from aol.lab.study.stats import choose, choose_leaving_one_out, residual_noise
+from aol.lab.study.stats import choose, choose_leaving_one_out
 from aol.stats import inflation
 
 TIMES, SETTINGS = 10_000, 10
@@ -48,29 +48,6 @@ def chosen(seeds: int, generator: np.random.Generator) -> dict[str, Draws]:
     return {name: np.array(rows) for name, rows in found.items()}
 
 
-def together(seeds: int, generator: np.random.Generator, *, own: float, shared: float) -> tuple[float, float]:
-    """Return how often an interval holds zero with a method's own spread, and with one spread for five methods.
-
-    The method has ten settings and varies `own` times as much as the others; `shared` is what a seed does to all of its
-    settings alike. Of the others one has three settings and two have one.
-    """
-    factor, hits = inflation(seeds, 1), np.zeros(2)
-    for _ in range(TIMES):
-        plain, singles = generator.standard_normal((seeds, 1)), generator.standard_normal((seeds, 2))
-        grids = [own * generator.standard_normal((seeds, SETTINGS)), generator.standard_normal((seeds, 3))]
-        grids[0] += shared * generator.standard_normal((seeds, 1))
-        picked = [grid[np.arange(seeds), choose_leaving_one_out(grid)] for grid in grids]
-        values = np.column_stack([plain, *picked, singles])
-        difference = values[:, 1] - values[:, 0]
-        spread, freedom = residual_noise(values) or (0.0, 1)
-        halves = [
-            stats.t.ppf(0.975, seeds - 1) * difference.std(ddof=1) * math.sqrt(factor / seeds),
-            stats.t.ppf(0.975, freedom) * spread * math.sqrt(2 * factor / seeds),
-        ]
-        hits += abs(difference.mean()) <= np.array(halves)
-    return float(hits[0] / TIMES), float(hits[1] / TIMES)
-
-
 def main() -> None:
     """Print the tables."""
     print("| seeds | bootstrap | Student's t |\n| ---: | ---: | ---: |")
@@ -84,11 +61,6 @@ def main() -> None:
             wide = covers(gains, inflation(seeds, 1))
             made_up = f"{gains.mean():+.2f}" if abs(gains.mean()) >= 0.005 else "0.00"
             print(f"| {seeds} | {name} | {made_up} | {covers(gains):.0%} | {wide:.0%} |")
-    print("\n| seeds | the method | its own spread | one for all |\n| ---: | --- | ---: | ---: |")
-    for seeds in (3, 5, 10):
-        for name, own, shared in (("as the others", 1.0, 0.0), ("1.5 times", 1.5, 0.0), ("with its seed", 1.0, 1.0)):
-            alone, all_ = together(seeds, np.random.default_rng(seeds), own=own, shared=shared)
-            print(f"| {seeds} | {name} | {alone:.0%} | {all_:.0%} |")
     print(f"\nNumPy {np.__version__}, {TIMES} made-up studies a row, {SETTINGS} settings.")
 
 

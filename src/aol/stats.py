@@ -40,8 +40,7 @@ def inflation(seeds: int, chosen: int) -> float:
 class Gain:
     """A mean difference over `seeds` pairs. `error` is its standard error, None where it is not defined.
 
-    `chosen` is the number of sides of the comparison on which a setting was chosen: 0, 1 or 2. `error_freedom`: degrees
-    of freedom of the error, where these are not the number of pairs minus one.
+    `chosen` is the number of sides of the comparison on which a setting was chosen: 0, 1 or 2.
     """
 
     mean: float
@@ -49,19 +48,13 @@ class Gain:
     spread: float | None
     error: float | None
     chosen: int = 0
-    error_freedom: float | None = None
-
-    @property
-    def freedom(self) -> float:
-        """Degrees of freedom of the error."""
-        return self.seeds - 1 if self.error_freedom is None else self.error_freedom
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """Student's interval of 95 %, or None."""
         if self.error is None:
             return None
-        half = float(stdtrit(self.freedom, 0.5 + LEVEL / 2)) * self.error
+        half = float(stdtrit(self.seeds - 1, 0.5 + LEVEL / 2)) * self.error
         return self.mean - half, self.mean + half
 
     @property
@@ -77,7 +70,7 @@ class Gain:
     def _tail(self, distance: float) -> float:
         """Return the one-sided p-value of "the gain is smaller than the mean by `distance` or more"."""
         if self.error is not None:
-            return float(stdtr(self.freedom, -distance / self.error))
+            return float(stdtr(self.seeds - 1, -distance / self.error))
         if self.seeds < 2 or distance == 0.0:
             return 1.0
         # All differences are equal: there is no spread, and only their sign can be tested.

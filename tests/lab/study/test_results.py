@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from aol.lab.settings import Settings
 from aol.lab.study.results import StudyResults, finished_runs, study_results
@@ -19,7 +17,7 @@ from aol.lab.study.spec import Study
 from aol.lab.study.stats import best_of_k
 from aol.records.record import Run
 from aol.stats import holm
-from tests.support.made_up import luck, record, records, results, seed_effect, study, write
+from tests.support.made_up import luck, record, records, results, study, write
 
 
 def _draw(run: Settings) -> tuple[float, float]:
@@ -274,58 +272,3 @@ def test_a_damaged_record_is_named_and_not_used(tmp_path: Path, damage: str) -> 
     assert name == run.run_id
     assert damage == "another seed" or why == "it has 19 epochs instead of 20"
     assert _line(lines(table), "frequency").seeds == (1, 3)
-
-
-# One spread for all methods
-
-
-GAINS = {"none": 0.0, "aol": 0.02, "frequency": -0.01}
-
-
-def _varied(run: Settings) -> tuple[float, float]:
-    level = 0.7 + 0.03 * seed_effect(run) + GAINS[run.weighting]
-    return level + 0.004 * luck(run), level + 0.004 * luck(run, salt=1)
-
-
-def varied_results(plan: Study, *, without: int = 0) -> StudyResults:
-    known = records(plan.all_runs(), _varied)
-    for run in [run for run in known if run.weighting == "aol" and run.seed <= without]:
-        del known[run]
-    return results(plan, known)
-
-
-def fitted(rows_of: Sequence[Line], seeds: tuple[int, ...]) -> tuple[float, float, int]:
-    """Least squares: value = seed + method, over the means of cells → gain of aol, its error, degrees of freedom."""
-    methods = ("none", "aol", "frequency")
-    rows, values = [], []
-    for seed in seeds:
-        for method in methods:
-            own = [line.values[line.seeds.index(seed)] for line in rows_of if line.method == method]
-            rows.append([float(seed == each) for each in seeds] + [float(method == each) for each in methods[1:]])
-            values.append(sum(own) / len(own))
-    design = np.array(rows)
-    found, left, rank, _ = np.linalg.lstsq(design, np.array(values), rcond=None)
-    freedom = len(values) - int(rank)
-    covariance = np.linalg.inv(design.T @ design) * float(left[0]) / freedom
-    return float(found[len(seeds)]), float(covariance[len(seeds), len(seeds)]) ** 0.5, freedom
-
-
-@pytest.mark.parametrize(("imbalances", "rhos"), [((100,), (0.5,)), ((100, 50, 10), (0.5,)), ((100,), (0.1, 0.9))])
-def test_the_error_is_that_of_a_fit_of_seeds_and_methods(
-    imbalances: tuple[float, ...], rhos: tuple[float, ...]
-) -> None:
-    plan = study(seeds=(1, 2, 3, 4), rhos=rhos, imbalances=imbalances)
-    table = varied_results(plan)
-    gain, error, freedom = fitted(lines(table), plan.seeds)
-    error *= 1 if len(rhos) == 1 else (1 + 4**0.5 / 3) ** 0.5  # widened for the choice
-    own = table.pooled["aol"]
-    assert list(table.pooled) == ["aol", "frequency"]
-    assert (own.mean, own.error) == pytest.approx((gain, error))
-    assert own.freedom == freedom == 6
-    half = stats.t.ppf(0.975, 6) * error
-    assert own.interval == pytest.approx((gain - half, gain + half))
-
-
-def test_seeds_that_a_method_lacks_take_no_part() -> None:
-    found = varied_results(study(seeds=(1, 2, 3, 4, 5), rhos=(0.5,)), without=1).pooled
-    assert {gain.seeds for gain in found.values()} == {4}

@@ -9,7 +9,7 @@ import statistics
 import numpy as np
 import pytest
 
-from aol.lab.study.stats import best_of_k, choose, choose_leaving_one_out, residual_noise
+from aol.lab.study.stats import best_of_k, choose, choose_leaving_one_out
 
 
 @pytest.mark.parametrize("tries", [1, 2, 4, 7])
@@ -18,17 +18,6 @@ def test_the_expected_best_is_the_mean_over_all_ways_of_trying(tries: int) -> No
     ways = [max(way) for way in itertools.combinations(values, tries)]
     assert best_of_k(values, tries) == pytest.approx(statistics.fmean(ways), abs=1e-12)
     assert math.isnan(best_of_k(values, 8))
-
-
-def test_the_noise_of_runs_is_what_seed_and_setting_leave() -> None:
-    figures = np.random.default_rng(0).normal(0.7, 0.02, (3, 5))
-    rest = figures - figures.mean(1)[:, None] - figures.mean(0) + figures.mean()
-    noise = math.sqrt((rest**2).sum() / 8)
-    shifted = figures + np.array([[0.1], [0.0], [-0.2]]) + np.array([0.0, 0.3, 0.1, 0.0, 0.5])
-    for own in (figures, shifted):
-        assert residual_noise(own) == (pytest.approx(noise), 8)
-    assert residual_noise(figures[:1]) is None
-    assert residual_noise(figures[:, :1]) is None
 
 
 # Choosing a setting

@@ -46,8 +46,8 @@ def gain_figure(results: StudyResults) -> Figure:
         paper = row.paper_gain if row.paper_gain == row.paper_gain else None
         own_row = estimate_of(f"{row.method} {row.setting}".strip(), row.gain, places[row.method], paper)
         blocks.setdefault(cell_name(cells[row.cell]), []).append(own_row)
-    if len(blocks) > _MOST_BLOCKS and results.pooled and not results.study.paper:
-        rows = [estimate_of(name, gain, places[name]) for name, gain in results.pooled.items()]
+    if len(blocks) > _MOST_BLOCKS and results.means and not results.study.paper:
+        rows = [estimate_of(name, gain, places[name]) for name, gain in results.means.items()]
         blocks = {f"mean of {len(blocks)} cells": rows}
     return draw_forest(list(blocks.items()), f"gain over {results.study.baseline} (points)", "paper's gain")
 

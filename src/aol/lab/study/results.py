@@ -21,7 +21,7 @@ from aol.lab.settings import Settings, Value, WrongSettingsError, word
 from aol.lab.study import paper
 from aol.lab.study.correlations import Correlation, correlations, judge_correlations
 from aol.lab.study.spec import Cell, Method, Study
-from aol.lab.study.stats import Figures, best_of_k, choose, choose_leaving_one_out, pooled_gains
+from aol.lab.study.stats import Figures, best_of_k, choose, choose_leaving_one_out
 from aol.lab.study.verdict import ALPHA, LEAST_SEEDS, Claim, claim, judge
 from aol.lab.train.folder import problem, read_valid, settings_of
 from aol.records.metrics import ALL_MEASURES, FIGURES, METRICS, column_of
@@ -128,18 +128,10 @@ class StudyResults:
         return self.claims([(name, rival, None) for name in claims for rival in others])
 
     @cached_property
-    def pooled(self) -> dict[str, Gain]:
-        """The gain of every method over cells in which all are complete, with one spread; empty below 3 seeds."""
-        names, gains = [method.name for method in self.study.methods], self.gains
-        least = gains["seeds"].map(len).groupby(gains["cell"]).min()
-        places = least.index[least >= LEAST_SEEDS].tolist()
-        values = self.by_seed("value")[places].dropna()
-        if not places or len(values) < LEAST_SEEDS or len(names) < 3:
-            return {}
-        grids = gains[gains["cell"].isin(places)].groupby("method")["settings"].max() > 1
-        by_cell = values.to_numpy().reshape(len(values), len(places), len(names)).transpose(1, 0, 2)
-        own = pooled_gains(by_cell.mean(0), names.index(self.study.baseline), [int(grids[name]) for name in names])
-        return {name: gain for name, gain in zip(names, own, strict=False) if name != self.study.baseline}
+    def means(self) -> dict[str, Gain]:
+        """The gain of every method over the cells with three or more seeds, as `verdicts` have it."""
+        names = [method.name for method in self.study.methods if method.name != self.study.baseline]
+        return {own.method: own.gain for own in self.claims([(name, None, None) for name in names]) if own.gain}
 
     @cached_property
     def correlations(self) -> list[tuple[Cell, list[Correlation]]]:

@@ -1,4 +1,4 @@
-"""Statistics of a study: choosing a setting, the best of k runs, and one spread for all methods.
+"""Statistics of a study: choosing a setting, and the best of k runs.
 
 Works on arrays only: `float [S, K]` with a row a seed and a column a setting (or a method), nothing missing.
 """
@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-
-from aol.stats import Gain, inflation
 
 Figures = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
@@ -55,37 +53,3 @@ def best_of_k(values: Sequence[float], k: int) -> float:
         return math.nan
     ways = [value * math.comb(place, k - 1) for place, value in enumerate(sorted(values))]
     return math.fsum(ways) / math.comb(len(values), k)
-
-
-def residual_noise(figures: Figures) -> tuple[float, int] | None:
-    """Return the noise of runs from figures `[S, K]`, and its degrees of freedom.
-
-    Effects of seeds (rows) and of settings (columns) are removed; the residual is noise:
-    `√(Σ(x - row mean - column mean + mean)² / ((S - 1)(K - 1)))`. None for a single row or column.
-
-    >>> residual_noise(np.array([[1.0, 2.0], [2.0, 5.0]]))
-    (1.0, 1)
-    """
-    seeds, settings = figures.shape
-    freedom = (seeds - 1) * (settings - 1)
-    if freedom < 1:
-        return None
-    rest = figures - figures.mean(1, keepdims=True) - figures.mean(0, keepdims=True) + figures.mean()
-    return math.sqrt(float((rest**2).sum()) / freedom), freedom
-
-
-def pooled_gains(values: Figures, baseline: int, chosen: Sequence[int]) -> list[Gain]:
-    """Return the gain of each method (column) over the baseline's column, with one spread for all methods.
-
-    The spread is `residual_noise` of the values `[S, M]`, and the error of a gain `s · √(2 f / S)`, where f is
-    `inflation` (`chosen`: whether a method's setting was chosen, by column). Too narrow for a method that varies more
-    than the others: it has no part in a verdict. Empty if there is no noise to estimate.
-    """
-    noise, seeds = residual_noise(values), len(values)
-    if noise is None or noise[0] <= 1e-12:
-        return []
-    spread, freedom = math.sqrt(2.0) * noise[0], noise[1]
-    errors = [spread * math.sqrt(inflation(seeds, sides) / seeds) for sides in chosen]
-    means = [float((own - values[:, baseline]).mean()) for own in values.T]
-    columns = zip(means, errors, chosen, strict=True)
-    return [Gain(mean, seeds, spread, error, sides, freedom) for mean, error, sides in columns]

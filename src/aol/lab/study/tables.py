@@ -179,16 +179,16 @@ def _verdict_rows(results: StudyResults) -> Rows:
 
 
 def _method_rows(results: StudyResults) -> Rows:
-    """Return each method's mean gain, also with one spread, and the difference to judged methods, in judged cells."""
+    """Return each method's mean gain, and the difference to judged methods, in judged cells."""
     gains, claims = results.gains, [own.method for own in results.verdicts]
     cells, rows = (results.of(claims[0])["cell"].tolist() if claims else []), []
-    freedom = next((gain.freedom for gain in results.pooled.values()), 0)
     against = {(own.method, own.over): own for own in results.rivals}
     for method in results.study.methods:
         own = gains["gain"][(gains["method"] == method.name) & gains["cell"].isin(cells)]
         if len(own) and own.notna().all():
-            row = {"method": method.name, "gain": points(fmean(gain.mean for gain in own))}
-            row[f"with one spread ({freedom} df)"] = gain_text(results.pooled.get(method.name))
+            mean = results.means.get(method.name)
+            row = {"method": method.name}
+            row["gain"] = gain_text(mean) if mean else points(fmean(gain.mean for gain in own))
             for name in claims:
                 rival = against.get((name, method.name))
                 row[f"{name} minus it (95 %)"] = gain_text(rival.gain if rival else None)
