@@ -184,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         build(*words[:1]).parse_args(words, args)
         with explaining("the command line"):
             status = int(args.act(args) or 0)
-        sys.stdout.flush()
+        print(end="", flush=True)  # now, for the errors below; standard output may be closed
         return status
     except SystemExit as stop:  # --help and --version
         return int(stop.code or 0)

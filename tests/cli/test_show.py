@@ -201,6 +201,15 @@ def test_folders_without_runs_are_refused_in_a_line(
     assert says in err
 
 
+@pytest.mark.parametrize("flags", [(), ("--json",), ("--format", "csv")])
+def test_a_closed_standard_output_is_no_error(
+    flags: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout", None)  # as Python has it after `aol show FOLDER >&-`
+    assert main(["show", str(folder), *flags]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_json_and_another_format_contradict_each_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys, folder, "--json", "--format", "csv")[0] == 2
 
