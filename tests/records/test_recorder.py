@@ -12,7 +12,7 @@ from sklearn.metrics import f1_score, precision_score, recall_score
 import aol
 from aol.records.previews import read_previews
 from aol.records.record import DamagedRunError, read_run
-from aol.records.samples import read_ids
+from aol.records.samples import read_ids, write_tested
 from aol.report.payload import payload
 from aol.report.run_data import load
 from tests.support.recorded_loop import LABELS, NAMES, ages_over_time, answers, epoch_of, samples_of
@@ -271,6 +271,13 @@ def test_texts_and_rows_of_samples_are_kept_and_shown_on_the_page(tmp_path: Path
     assert kept[4] == [["width", "0.5714"], ["name", "<b>"]]
     samples = payload(load(tmp_path))["runs"][0]["samples"]  # type: ignore[index,call-overload]
     assert [samples["about"][samples["id"].index(name)] for name in ("3", "4")] == [kept[3], kept[4]]
+    (tmp_path / "run.json").unlink()
+    write_tested(tmp_path / "test.safetensors", torch.zeros(1, 4), run="another")
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    with aol.Recorder(tmp_path, ages) as recorder:  # another one: nothing of before is taken for its own
+        epoch_of(ages, recorder, 0)
+    assert read_run(tmp_path).finished
+    assert not read_previews(tmp_path).texts
 
 
 def test_a_network_that_diverged_is_recorded_as_unknown(tmp_path: Path) -> None:
