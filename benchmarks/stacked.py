@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from measuring import machine, options, table, write
 
 from aol import SampleAges, long_tail, weighted_mean
-from aol.lab import nets
 from aol.lab.data.images import ImageSet, Pair
 from aol.lab.engine.loop import Loop
+from aol.lab.nets.registry import make
 from aol.lab.settings import grid
 from tests.support.random_images import random_pair
 
@@ -115,7 +115,7 @@ def main(words: list[str] | None = None) -> int:
     device = torch.device("cuda" if on_gpu else "cpu")
     about = machine() | {"device": torch.cuda.get_device_name() if on_gpu else "CPU", "scale": given.scale}
     pair = random_pair(train=max(100, int(50_000 * given.scale)), test=max(100, int(10_000 * given.scale)))
-    net = nets.make("resnet32", num_classes=10, in_channels=3, seed=0)
+    net = make("resnet32", num_classes=10, in_channels=3, seed=0)
     plain = plain_seconds(net, pair, epochs=2, workers=given.workers, device=device)
     rows = []
     for number in given.runs:

@@ -4,9 +4,10 @@ The README shows a training loop, `docs/` has the method. Names are imported whe
 `import aol` takes milliseconds.
 """
 
+import importlib
 from typing import TYPE_CHECKING
 
-from aol._lazy import lazy
+from aol._need import explaining
 from aol._version import __version__
 
 # fmt: off
@@ -45,26 +46,39 @@ __all__ = [
     "sigmoid_bias", "sigmoid_loss", "softmax_loss", "temper", "weighted_mean",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "ages": "SampleAges age_step ema_step",
-        "class_ages": "ClassAges",
-        "criteria": "AgeWeightedLoss LogitAdjustedLoss MarginLoss",
-        "indexed": "Indexed",
-        "longtail": "long_tail long_tail_counts",
-        "losses": "focal_loss is_correct loss_total sigmoid_bias sigmoid_loss softmax_loss weighted_mean",
-        "margins": "Margins",
-        "metrics": "",
-        "offsets": "fit_offsets logit_offsets posthoc_logits",
-        "memory": "KeepAll Reservoir",
-        "records.recorder": "Recorder",
-        "records.table": "load_runs",
-        "records.watch": "Watch",
-        "report.label_errors": "find_label_errors",
-        "sampling": "AgeSampler ShuffledSampler WeightedSampler draw",
-        "streams": "Arrivals LimitedAccess ShiftingTail",
-        "weights": "ErrorRates class_balanced_weight combine frequency_weight old_set_weight set_weight temper",
-    },
-)
+_HOMES = {
+    "ages": "SampleAges age_step ema_step",
+    "class_ages": "ClassAges",
+    "criteria": "AgeWeightedLoss LogitAdjustedLoss MarginLoss",
+    "indexed": "Indexed",
+    "longtail": "long_tail long_tail_counts",
+    "losses": "focal_loss is_correct loss_total sigmoid_bias sigmoid_loss softmax_loss weighted_mean",
+    "margins": "Margins",
+    "metrics": "",
+    "offsets": "fit_offsets logit_offsets posthoc_logits",
+    "memory": "KeepAll Reservoir",
+    "records.recorder": "Recorder",
+    "records.table": "load_runs",
+    "records.watch": "Watch",
+    "report.label_errors": "find_label_errors",
+    "sampling": "AgeSampler ShuffledSampler WeightedSampler draw",
+    "streams": "Arrivals LimitedAccess ShiftingTail",
+    "weights": "ErrorRates class_balanced_weight combine frequency_weight old_set_weight set_weight temper",
+}
 # fmt: on
+_PLACES = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name, or a module as in `aol.weights`, when it is first used: importing torch takes seconds."""
+    home = _PLACES.get(name, name)
+    if home not in _HOMES:
+        raise AttributeError(f"module 'aol' has no attribute {name!r}")
+    with explaining(f"aol.{name}"):
+        module = importlib.import_module(f"aol.{home}")
+    globals()[name] = value = getattr(module, name) if name in _PLACES else module
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PLACES, *(home for home in _HOMES if home.isidentifier())})

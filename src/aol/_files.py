@@ -8,7 +8,6 @@ import json
 import os
 import stat
 import tempfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,18 +45,6 @@ def read_json(path: Path, most: int = 64 * 2**20) -> Any:
         return json.loads(read_regular(path, most))
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-
-
-def unpacked(content: bytes, most: int) -> bytes:
-    """Return what gzip or zlib made smaller; ValueError if it is damaged, or more than so many bytes."""
-    try:
-        unpack = zlib.decompressobj(wbits=47)  # either kind
-        whole = unpack.decompress(content, most + 1)
-    except zlib.error as error:
-        raise ValueError(str(error)) from error
-    if len(whole) > most or not unpack.eof:
-        raise ValueError(f"more than {most:,} bytes, or incomplete")
-    return whole
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -11,9 +11,9 @@ import torch
 
 from aol.lab.data import augment
 from aol.lab.data.images import Augmentation, centred
-from aol.lab.nets import Stacked
 from aol.lab.nets.fused import FusedStack, launch, launch_back, obstacle, stage
 from aol.lab.nets.fused import images as read
+from aol.lab.nets.stacked import Stacked
 from tests.support.fused_nets import (
     CLASSES,
     cuts,

@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aol.lab.nets import Network, Stacked
 from aol.lab.nets.cnn import CNN
 from aol.lab.nets.fused import FusedStack
+from aol.lab.nets.layers import Network
 from aol.lab.nets.resnet import resnet32
+from aol.lab.nets.stacked import Stacked
 
 CLASSES = 3
 

@@ -17,9 +17,9 @@ from torch.func import functional_call
 
 import aol
 from aol import _seeds
-from aol.lab import nets
 from aol.lab.data.images import ImageSet, Pair, split_per_class
 from aol.lab.engine.source import mixtures
+from aol.lab.nets.registry import make
 from aol.lab.settings import Settings
 from aol.longtail import long_tail
 from aol.memory import Reservoir
@@ -86,7 +86,7 @@ class Naive:
     def __init__(self, run: Settings, pair: Pair[ImageSet], draw: Draw | None = None) -> None:
         self.run, self.pair, self.draw, self.told = run, pair, draw, Told()
         self.classes = pair.num_classes
-        self.net = nets.make("cnn", num_classes=self.classes, in_channels=1, image_size=8, seed=run.seed)
+        self.net = make("cnn", num_classes=self.classes, in_channels=1, image_size=8, seed=run.seed)
         if run.loss != "softmax":
             self.net.head.bias.data.fill_(-math.log(self.classes - 1))  # type: ignore[union-attr, operator]
         self.speed: dict[str, Tensor] = {}

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from aol._files import read_regular, unpacked, write_atomically
+from aol._files import read_regular, write_atomically
 from aol._values import printable, shown
 from aol._version import __version__
 
@@ -133,11 +133,12 @@ def compact(values: npt.ArrayLike, *, level: int = 6) -> str:
 
 def expand(text: str, shape: tuple[int, int]) -> Matrix:
     """Return the array that `compact` made into text; ValueError if it is not of this shape."""
+    size, unpack = 4 * shape[0] * shape[1], zlib.decompressobj()
     try:
-        planes = unpacked(base64.b64decode(text, validate=True), 4 * shape[0] * shape[1])
-    except ValueError as error:
+        planes = unpack.decompress(base64.b64decode(text, validate=True), size + 1)
+    except (ValueError, zlib.error) as error:
         raise ValueError(f"it cannot be decompressed: {error}") from error
-    if len(planes) != 4 * shape[0] * shape[1]:
+    if len(planes) != size or not unpack.eof:
         raise ValueError(f"it is not of the shape {list(shape)}")
     return np.frombuffer(planes, np.uint8).reshape(4, -1).T.copy().view("<f4").reshape(shape).astype(np.float32)
 

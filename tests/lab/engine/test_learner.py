@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aol.lab import nets
 from aol.lab.engine.learner import Learner, SingleRun, build, network_name
 from aol.lab.nets import registry
 from aol.lab.nets.cnn import CNN
-from aol.lab.nets.registry import NETWORKS, Entry
+from aol.lab.nets.registry import NETWORKS, Entry, make
+from aol.lab.nets.stacked import Stacked
 from aol.lab.settings import Settings
 from tests.support.tiny_runs import CPU, same_network, settings
 
@@ -33,7 +33,7 @@ def batch(runs: int, seed: int = 0, size: int = 6) -> tuple[Tensor, Tensor, Tens
 
 
 def plain_network(run: Settings) -> nn.Module:
-    net = nets.make("cnn", num_classes=3, in_channels=1, image_size=8, seed=run.seed)
+    net = make("cnn", num_classes=3, in_channels=1, image_size=8, seed=run.seed)
     if run.loss != "softmax":
         nn.init.constant_(net.get_parameter("head.bias"), -math.log(2))
     return net
@@ -157,7 +157,7 @@ def test_one_network_alone_stays_itself_and_many_become_one() -> None:
     single = build([settings()], num_classes=3, shape=SHAPE, alone=True)
     assert isinstance(single, SingleRun)
     stack = build([settings(), settings(seed=1)], num_classes=3, shape=SHAPE, alone=True)
-    assert isinstance(stack, nets.Stacked)
+    assert isinstance(stack, Stacked)
     alone, among = single.unstack(0), stack.unstack(0)
     assert all(torch.equal(alone[name], among[name]) for name in alone)
     images = batch(2)[0]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from aol.lab.nets import Stacked
+from aol.lab.nets.stacked import Stacked
 from aol.lab.nets.stacked_layers import StackedConv2d
 from tests.support.small_nets import images, labels, losses, several, sgd
 

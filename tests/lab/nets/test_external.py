@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from aol.cli import main
-from aol.lab import nets
 from aol.lab.nets.layers import head_name
+from aol.lab.nets.registry import make
 from aol.lab.settings import Settings, WrongSettingsError
 
 PROGRAM = """
@@ -80,7 +80,7 @@ def folder(tmp_path, monkeypatch):
 def test_a_seed_gives_the_same_network_and_leaves_the_generator_alone(folder):
     before = torch.get_rng_state()
     one, same, other = (
-        nets.make("mine:convolutional", num_classes=3, in_channels=1, image_size=8, seed=seed) for seed in (1, 1, 2)
+        make("mine:convolutional", num_classes=3, in_channels=1, image_size=8, seed=seed) for seed in (1, 1, 2)
     )
     assert torch.get_rng_state().equal(before)
     assert one[0].weight.equal(same[0].weight)
@@ -105,18 +105,18 @@ def test_a_seed_gives_the_same_network_and_leaves_the_generator_alone(folder):
 )
 def test_what_is_wrong_with_a_network_is_said(folder, name, words):
     with pytest.raises(ValueError, match=words):
-        nets.make(name, num_classes=3, in_channels=1, image_size=8, seed=0)
+        make(name, num_classes=3, in_channels=1, image_size=8, seed=0)
 
 
 def test_the_head_need_not_be_made_last_if_no_other_layer_has_a_bias(folder):
-    net = nets.make("mine:with_a_gate", num_classes=3, in_channels=1, image_size=8, seed=0)
+    net = make("mine:with_a_gate", num_classes=3, in_channels=1, image_size=8, seed=0)
     assert head_name(net) == "classifier"
 
 
 def test_errors_inside_a_module_are_its_own(folder):
     (folder / "broken.py").write_text("import nobody_has_this\n")
     with pytest.raises(ModuleNotFoundError, match="nobody_has_this"):
-        nets.make("broken:make", num_classes=3, seed=0)
+        make("broken:make", num_classes=3, seed=0)
 
 
 def test_the_head_is_the_last_linear_layer_or_what_is_called_so():

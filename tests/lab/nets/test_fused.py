@@ -10,11 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from aol.lab.nets import Network, Stacked, make
 from aol.lab.nets.cnn import CNN
 from aol.lab.nets.fused import CannotFuse, FusedStack, obstacle
 from aol.lab.nets.fused.plan import plan
+from aol.lab.nets.layers import Network
+from aol.lab.nets.registry import make
 from aol.lab.nets.resnet import resnet32, resnet34_cifar
+from aol.lab.nets.stacked import Stacked
 
 
 def test_importing_it_needs_no_triton() -> None:

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from aol.lab.nets import make, names
+from aol.lab.nets.registry import make, names
 
 SIZE = {"cnn": 8, "resnet32": 32, "resnet34-cifar": 32, "resnet34": 64}
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from aol.lab.nets import Stacked
+from aol.lab.nets.stacked import Stacked
 from tests.support.small_nets import BATCH, CLASSES, SMALL, generator, images, labels, losses, several, sgd
 
 pytestmark = pytest.mark.parametrize("name", SMALL)

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from aol.lab.nets import Stacked, make, names, obstacle
+from aol.lab.nets.registry import make, names
+from aol.lab.nets.stacked import Stacked, obstacle
 from tests.support.small_nets import generator, scatter, several
 
 

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from sklearn.metrics import balanced_accuracy_score, f1_score, precision_score, recall_score
 
 from aol.cli import main
-from aol.lab import nets
 from aol.lab.data import open_data
 from aol.lab.engine.loop import CLASS, EPOCH, Loop
+from aol.lab.nets.registry import make
 from aol.lab.settings import Settings
 from aol.records.previews import TEST as TEST_PREVIEWS
 from aol.records.previews import read_previews
@@ -113,7 +113,7 @@ def test_metrics_of_the_classes_are_those_of_scikit_learn_for_the_saved_network(
         run = read_run(folder)
         assert run.trained_together == 2
         assert 2 * run.seconds == pytest.approx(run.curves["seconds"].sum(), rel=1e-3)
-        net = nets.make("cnn", num_classes=10, in_channels=1, image_size=8, seed=0)
+        net = make("cnn", num_classes=10, in_channels=1, image_size=8, seed=0)
         net.load_state_dict(load_file(folder / "network.safetensors"))
         net.eval()
         with torch.no_grad():
@@ -140,7 +140,7 @@ def test_metrics_of_the_classes_are_those_of_scikit_learn_for_the_saved_network(
 def test_answers_to_samples_are_those_of_the_saved_network(out: Path) -> None:
     folder, train = run_of(out, 3), open_data("digits").train
     kept = load_file(folder / "samples.safetensors")
-    net = nets.make("cnn", num_classes=10, in_channels=1, image_size=8, seed=0)
+    net = make("cnn", num_classes=10, in_channels=1, image_size=8, seed=0)
     net.load_state_dict(load_file(folder / "network.safetensors"))
     net.eval()
     with torch.no_grad():

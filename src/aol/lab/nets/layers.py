@@ -16,7 +16,7 @@ from torch import Tensor, nn
 class Network(nn.Module):
     """A classifier of images [B, C, H, W] → logits [B, K] whose last linear layer is always `head`.
 
-    >>> from aol.lab.nets import make
+    >>> from aol.lab.nets.registry import make
     >>> make("cnn", num_classes=10, in_channels=1, seed=0).head.out_features
     10
     """

@@ -44,7 +44,7 @@ class Stacked(nn.Module):
     lie in memory as [B, R, C, H, W], or as [B, H, W, R, C] (channels last), are not copied.
 
     >>> import torch
-    >>> from aol.lab.nets import make
+    >>> from aol.lab.nets.registry import make
     >>> nets = [make("cnn", num_classes=10, in_channels=1, seed=seed) for seed in range(3)]
     >>> stacked = Stacked(nets)
     >>> stacked(torch.zeros(3, 2, 1, 8, 8)).shape, stacked.num_runs

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 from aol.cli import main
-from aol.lab import nets
 from aol.lab.data import DataError, ImageSet, StoredImages, open_data
 from aol.lab.data.open import open_source
+from aol.lab.nets.registry import make
 
 NAMES = ["cat", "dog", "owl"]
 
@@ -190,8 +190,8 @@ def test_a_command_trains_on_it_and_reports_it(small, tmp_path, capsys, monkeypa
 
 @pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224", "mobilenetv3_small_050"])
 def test_networks_of_timm_take_the_images_and_classes_of_the_data(name):
-    net = nets.make(f"timm:{name}", num_classes=7, in_channels=1, image_size=32, seed=3)
-    again = nets.make(f"timm:{name}", num_classes=7, in_channels=1, image_size=32, seed=3)
+    net = make(f"timm:{name}", num_classes=7, in_channels=1, image_size=32, seed=3)
+    again = make(f"timm:{name}", num_classes=7, in_channels=1, image_size=32, seed=3)
     assert net.eval()(torch.zeros(2, 1, 32, 32)).shape == (2, 7)
     assert all(one.equal(other) for one, other in zip(net.parameters(), again.parameters(), strict=True))
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from triton.runtime.errors import OutOfResources
 
-from aol.lab.nets import Stacked
 from aol.lab.nets.fused import obstacle as fused_nets_obstacle
+from aol.lab.nets.stacked import Stacked
 from tests.support.fused_nets import cuts, error, errors_of_a_step, images, loss, stacked, stacked_cnns, twins
 
 BY_TILES, BY_ROWS = 10**9, 0
