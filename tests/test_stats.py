@@ -119,20 +119,14 @@ def test_a_gain_that_no_number_of_seeds_could_show_has_no_such_number() -> None:
     assert paired_gain([0.01, -0.0099999999]).seeds_needed() is None
 
 
-def test_one_seed_has_no_interval_and_no_evidence() -> None:
-    gain = paired_gain([0.5])
-    assert (gain.interval, gain.p, gain.spread) == (None, 1.0, None)
-
-
-def test_equal_differences_leave_only_their_sign() -> None:
-    gain = paired_gain([0.1, 0.1, 0.1])
-    assert gain.interval is None
-    assert gain.p == pytest.approx(0.25)  # two sides of 1 in 8
-    assert paired_gain([0.0, 0.0, 0.0]).p == 1.0
-
-
-def test_what_is_left_of_equal_numbers_is_no_spread() -> None:
-    assert paired_gain([0.3 - 0.1, 0.2, 0.7 - 0.5]).interval is None
+@pytest.mark.parametrize(
+    ("values", "p"),
+    [([0.5], 1.0), ([0.1, 0.1, 0.1], 0.25), ([0.0, 0.0, 0.0], 1.0), ([0.3 - 0.1, 0.2, 0.7 - 0.5], 0.25)],
+)
+def test_one_seed_is_no_evidence_and_equal_differences_leave_only_their_sign(values: list[float], p: float) -> None:
+    gain = paired_gain(values)
+    assert (gain.interval, gain.p) == (None, pytest.approx(p))  # two sides of 1 in 8
+    assert not gain.spread
 
 
 @pytest.mark.parametrize("wrong", [[], [math.nan], [0.1, math.inf]])

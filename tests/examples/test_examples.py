@@ -61,7 +61,14 @@ def test_an_example_gives_the_same_table_again_and_in_a_process_of_its_own(run: 
     assert run("stream.py", *SMALL["stream.py"]).out == apart.stdout
 
 
-@pytest.mark.parametrize("script", SMALL)
+def test_the_example_of_scikit_learn_prints_its_table(run: Callable[..., Done]) -> None:
+    done = run("sklearn_digits.py", "--rounds", "2", "--seeds", "2")
+    assert done.status == 0, done.err
+    for method in ("none", "offsets", "balanced", "AoL class", "AoL sample", "AoL class x balanced"):
+        assert sum(line.strip().startswith(f"{method}  ") for line in done.out.splitlines()) == 2
+
+
+@pytest.mark.parametrize("script", [*SMALL, "sklearn_digits.py"])
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -10,12 +10,16 @@ from tests.support.wide_margins import no_waiting
 
 
 @pytest.mark.parametrize("rho", [0.3, torch.tensor([0.0, 0.3, 1.0])], ids=["single", "runs"])
-@pytest.mark.parametrize("absent", ["keep", "grow"])
-def test_sample_ages_agree_with_the_cpu_and_never_wait(rho: float | torch.Tensor, absent: str) -> None:
+@pytest.mark.parametrize("kind", ["keep", "grow", "classes"])
+def test_ages_agree_with_the_cpu_and_never_wait(rho: float | torch.Tensor, kind: str) -> None:
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(7, (500,), generator=generator)
-    here = aol.SampleAges(labels, rho=rho, absent=absent)
-    there = aol.SampleAges(labels, rho=rho, absent=absent, device="cuda")
+    here, there = (
+        aol.ClassAges(500, rho=rho, device=device)
+        if kind == "classes"
+        else aol.SampleAges(labels, rho=rho, absent=kind, device=device)
+        for device in ("cpu", "cuda")
+    )
     shape = (200,) if isinstance(rho, float) else (3, 200)
     for _ in range(6):
         for _ in range(3):
@@ -40,22 +44,6 @@ def test_a_stray_index_on_the_device_is_reported_and_loses_nothing() -> None:
         ages.advance()
     ages.advance()
     assert ages.age.tolist() == [2, 1, 1]
-
-
-def test_class_ages_agree_with_the_cpu_and_never_wait() -> None:
-    generator = torch.Generator().manual_seed(0)
-    here, there = aol.ClassAges(5, rho=0.2), aol.ClassAges(5, rho=0.2, device="cuda")
-    for _ in range(6):
-        label, right = torch.randint(5, (64,), generator=generator), torch.rand(64, generator=generator) < 0.5
-        here.observe(label, right)
-        on_device = label.cuda(), right.cuda()
-        with no_waiting("cuda"):
-            there.observe(*on_device)
-            there.weight(on_device[0])
-        here.advance()
-        there.advance()
-        assert torch.equal(here.age, there.age.cpu())
-        torch.testing.assert_close(there.class_weight.cpu(), here.class_weight, rtol=1e-6, atol=0)
 
 
 def test_losses_are_float32_under_autocast() -> None:

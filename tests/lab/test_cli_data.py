@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,17 +36,6 @@ def test_get_of_what_is_embedded_needs_no_network(capsys: pytest.CaptureFixture[
     assert run(capsys, "get", "digits") == (0, "digits: inside scikit-learn\n", "")
     _, out, _ = run(capsys, "get", "digits", "--json")
     assert json.loads(out) == {"name": "digits", "where": "inside scikit-learn"}
-
-
-def test_get_without_a_network_fails_with_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nowhere = replace(named.OFFICIAL["cifar10"], downloads={"http://127.0.0.1:9/cifar-10-python.tar.gz": "0" * 32})
-    monkeypatch.setitem(named.OFFICIAL, "cifar10", nowhere)  # type: ignore[arg-type]
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    status, out, err = run(capsys, "get", "cifar10", "--data-dir", tmp_path)
-    assert (status, out) == (1, "")
-    assert err.splitlines()[-1].startswith("aol: http://127.0.0.1:9/cifar-10-python.tar.gz could not be fetched")
 
 
 def test_a_wrong_name_exits_with_two(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,30 +9,16 @@ from dataclasses import fields
 import pytest
 
 from aol.lab.engine.learner import rate_at
-from aol.lab.settings import (
-    MARGINS,
-    PER_RUN,
-    WEIGHTINGS,
-    Settings,
-    WrongSettingsError,
-    grid,
-    memory_capacity,
-)
+from aol.lab.settings import MARGINS, PER_RUN, WEIGHTINGS, Settings, WrongSettingsError, grid, memory_capacity
 
 
 @pytest.mark.parametrize(
     "given",
     [
-        {"epochs": 0}, {"epochs": 2.5}, {"epochs": True}, {"batch_size": 0}, {"seed": -1}, {"seed": 2**63},
-        {"warmup": -0.5}, {"warmup": math.nan}, {"warmup": "5"}, {"lr": -1.0}, {"lr": math.inf}, {"rho": 1.5},
-        {"beta": 1.0}, {"start": 1.0}, {"start": -0.1}, {"after": 0}, {"factor": -1}, {"validation": 1},
-        {"samples": 0}, {"nuisance": "sound"}, {"noise": 1.0},
-        {"fraction": 0.0}, {"imbalance": 0.5}, {"threshold": 2}, {"threshold": "mode"}, {"image_size": 0},
-        {"augment": 1}, {"weighting": "age"}, {"net": "resnet18"}, {"data": 3}, {"memory": "reservoir:0"},
-        {"memory": "reservoir:²"}, {"memory": "some"}, {"schedule": "linear"},
-        {"margin": "loss"}, {"tau": -1.0}, {"gain": math.nan}, {"signal": "after"},
-        {"margin_steps": 0}, {"margin_steps": 2.5}, {"mixup": -1.0}, {"retrain": -1}, {"retrain": 30},
-        {"smoothing": 1.5},
+        {"epochs": 2.5}, {"epochs": True}, {"seed": -1}, {"warmup": math.nan}, {"warmup": "5"}, {"lr": -1.0},
+        {"lr": math.inf}, {"start": -0.1}, {"samples": 0}, {"noise": 1.0}, {"threshold": "mode"}, {"image_size": 0},
+        {"augment": 1}, {"net": "resnet18"}, {"data": 3}, {"memory": "reservoir:²"}, {"memory": "some"},
+        {"margin_steps": 2.5}, {"retrain": -1}, {"retrain": 30},
     ],
     ids=str,
 )  # fmt: skip
@@ -45,16 +31,10 @@ def test_a_wrong_setting_is_refused_by_name(given: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"weighting": "aol", "signal": "none"}, "signal"),
         ({"weighting": "error", "signal": "none"}, "signal"),
-        ({"weighting": "aol", "level": "sample", "scenario": "stream"}, "level"),
-        ({"scenario": "stream", "imbalance": None}, "imbalance"),
-        ({"margin": "age", "signal": "none"}, "signal"),
-        ({"signal": "before"}, "signal"),
         ({"weighting": "old", "scenario": "stream"}, "weighting='old'"),
         ({"weighting": "old", "signal": "none"}, "signal"),
         ({"weighting": "sample-loss", "signal": "train"}, "signal"),
-        ({"mixup": 1.0, "signal": "train"}, "mixup"),
         ({"mixup": 1.0, "margin": "probability", "margin_steps": 5}, "mixup"),
         ({"retrain": 5, "margin": "counts"}, "margin"),
         ({"retrain": 5, "scenario": "stream"}, "scenario"),

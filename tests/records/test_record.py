@@ -15,16 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aol.records.record import (
-    DamagedRunError,
-    Run,
-    compact,
-    decode,
-    encode,
-    expand,
-    read_run,
-    write_run,
-)
+from aol.records.record import DamagedRunError, Run, compact, decode, encode, expand, read_run, write_run
 from tests.support.small_runs import small_run
 
 

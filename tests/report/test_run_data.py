@@ -16,7 +16,7 @@ from PIL import Image
 from aol.cli import main
 from aol.records.previews import save_previews
 from aol.records.record import DamagedRunError, read_run, write_run
-from aol.records.store import NoRunsError, read_request
+from aol.records.store import read_request
 from aol.report.payload import payload
 from aol.report.run_data import load
 from tests.support.made_runs import make_data, write_data
@@ -143,13 +143,6 @@ def test_a_run_in_training_is_read_as_far_as_both_its_files_go(out: Path, tmp_pa
     assert load(run) == []
     shutil.rmtree(tmp_path / "run" / "runs")
     assert load(tmp_path / "run") == []  # asked for, and nothing written yet
-
-
-def test_what_is_no_folder_of_runs_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NoRunsError, match="nowhere: no such folder"):
-        load(tmp_path / "nowhere")
-    with pytest.raises(NoRunsError, match="there are no runs in it"):
-        load(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["run.json", "ids.json", "samples.safetensors"])

@@ -88,12 +88,6 @@ def test_a_grid_that_nothing_can_be_chosen_from_is_refused_before_it_is_trained(
         (["run", "STUDY", "--set", "data=x", "--data", "x=/nowhere"], "'/nowhere': no such folder"),
         (["run", "STUDY", "--data", "digts=/photos"], "--data: the study names no data set 'digts'; it has digits."),
         (["run", "STUDY", "--set", "net=resnet34"], "net='resnet34' does not fit the images of digits"),
-        (
-            ["run", "STUDY", "--together", "0"],
-            "must be a whole number in [1, 1e+09], not '0'",
-        ),
-        (["run", "STUDY", "--minutes", "-1"], "must be a number in [0, 1e+09], not '-1'"),
-        (["run", "STUDY", "--device", "tpu"], "--device must be auto, cpu, cuda or cuda:N, not 'tpu'."),
         (["run", "STUDY", "--out", "FILE"], "is, or is inside, a file and not a folder."),
         (
             ["run", "large-scale"],

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aol._files import FolderInUseError
 from aol.lab.engine.loop import Loop
 from aol.lab.engine.source import AnyPair
 from aol.lab.settings import Settings, WrongSettingsError
@@ -121,14 +120,6 @@ def test_a_group_without_a_checkpoint_is_planned_again(tmp_path: Path) -> None:
     assert not (tmp_path / "work").exists()
 
 
-def test_a_group_with_a_damaged_checkpoint_starts_again_as_one(tmp_path: Path) -> None:
-    runs, heard = runs_of(range(3)), Heard()
-    begun(runs, Store(tmp_path)).write_bytes(b"damaged")
-    assert train(runs, Store(tmp_path), opened, OPTIONS, heard).trained == 3
-    assert heard.groups == [(0, 1, 2)]
-    assert any("start again from the first epoch" in text for text in heard.said)
-
-
 def test_groups_of_runs_that_are_not_asked_for_are_left_unless_they_are_complete(tmp_path: Path) -> None:
     store = Store(tmp_path)
     trained(runs_of([0]), tmp_path)
@@ -211,11 +202,6 @@ def test_a_single_run_that_does_not_fit_is_reported_and_the_others_are_trained(
 
 
 # Folders
-
-
-def test_a_folder_has_one_writer(tmp_path: Path) -> None:
-    with Store(tmp_path).lock(), pytest.raises(FolderInUseError):
-        trained(runs_of([0]), tmp_path)
 
 
 @pytest.mark.parametrize("how", ["moved", "deleted"])

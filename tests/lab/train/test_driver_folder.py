@@ -87,6 +87,9 @@ def test_runs_with_a_damaged_checkpoint_start_again(damage: str, tmp_path: Path,
 def test_runs_are_neither_overwritten_nor_mixed_with_others(tmp_path: Path, said) -> None:  # type: ignore
     assert said(*words(tmp_path, epochs=1))[0] == 0
     before = told(tmp_path)
+    stamps = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    assert said(*words(tmp_path, "--resume", epochs=1)) == (0, "")  # what is over is not trained again
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == stamps
     status, err = said(*words(tmp_path, epochs=1))
     assert status == 2
     assert "--resume" in err
@@ -96,14 +99,6 @@ def test_runs_are_neither_overwritten_nor_mixed_with_others(tmp_path: Path, said
         assert status == 2
         assert "holds other runs" in err
     assert told(tmp_path) == before
-
-
-def test_what_is_over_is_not_trained_again(tmp_path: Path, said) -> None:  # type: ignore
-    assert said(*words(tmp_path, epochs=1))[0] == 0
-    stamps = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
-    status, err = said(*words(tmp_path, "--resume", epochs=1))
-    assert (status, err) == (0, "")
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == stamps
 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped"])
