@@ -33,6 +33,7 @@ PAGE = "report.html"
     value("--format", None, "csv: a row a run, with all settings (default: table)", choices=("table", "csv")),
 )
 def _show(args: argparse.Namespace) -> int:
+    from aol.records.metrics import TABLES
     from aol.records.record import DamagedRunError
     from aol.records.store import requested_ids
     from aol.records.table import as_csv, frame_of, read_runs
@@ -40,7 +41,7 @@ def _show(args: argparse.Namespace) -> int:
     if args.json and args.format is not None:
         raise UsageError(f"--json and --format {args.format} contradict each other.")
     damaged: list[DamagedRunError] = []
-    frame = frame_of(read_runs(args.folders, damaged))
+    frame = frame_of(read_runs(args.folders, damaged, None if args.json else TABLES))
     if args.json:
         print_json(frame)
     elif args.format == "csv":
@@ -198,6 +199,7 @@ def _report(args: argparse.Namespace) -> int:
     from aol.report.figures.heatmap import draw
     from aol.report.label_errors import export
     from aol.report.page import write_page
+    from aol.report.payload import LISTED
     from aol.report.run_data import load
 
     page: Path | None = args.write
@@ -208,7 +210,8 @@ def _report(args: argparse.Namespace) -> int:
     if page is not None and (page.suffix.lower() not in (".html", ".htm") or page.is_dir()):
         raise UsageError(f"--write must be a file that ends in .html, not {str(page)!r}.")
     damaged: list[str] = []
-    runs = load(*args.runs, damaged=damaged.append)
+    whole = math.inf if args.figures or args.export else LISTED
+    runs = load(*args.runs, damaged=damaged.append, whole=whole)
     if not runs:
         raise NoRunsError(f"{', '.join(map(str, args.runs))}: no epoch has finished yet.")
     written: dict[str, list[Path]] = {}

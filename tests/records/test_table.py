@@ -13,9 +13,10 @@ import pytest
 
 import aol
 from aol.metrics import NAMES, class_metrics
-from aol.records.metrics import MEASURES, METRICS, STREAM_MEASURES, accuracy_metrics, run_metrics
+from aol.records.compare import worst_classes
+from aol.records.metrics import MEASURES, METRICS, STREAM_MEASURES, TABLES, accuracy_metrics, run_metrics
 from aol.records.record import DamagedRunError, Run, write_run
-from aol.records.table import frame_of
+from aol.records.table import frame_of, read_runs
 from tests.support.small_runs import small_run
 
 
@@ -85,15 +86,15 @@ def test_settings_with_the_name_of_a_column_are_left_out() -> None:
 
 def test_a_run_that_diverged_counts_as_chance_in_every_figure() -> None:
     stream = {"scenario": "stream"}
-    found = metrics_of(small_run(failed_at_epoch=2, settings=stream))
+    metrics = metrics_of(small_run(failed_at_epoch=2, settings=stream))
     for name in METRICS:  # those of a network that always gives the same answer, mean over which it is
         same = [class_metrics(np.eye(3)[k], precision=1 / 3 * np.eye(3)[k], counts=[30, 20, 10]) for k in range(3)]
         for measure in MEASURES:
-            value = np.mean([float(each[measure]) for each in same])
-            assert found.pop(f"test_{measure}_{name}") == pytest.approx(value), measure
+            value = np.mean([float(own[measure]) for own in same])
+            assert metrics.pop(f"test_{measure}_{name}") == pytest.approx(value), measure
     for measure in STREAM_MEASURES:
-        assert {found.pop(f"{measure}_{name}") for name in METRICS} == {0.0}
-    assert set(found.values()) == {1 / 3}
+        assert {metrics.pop(f"{measure}_{name}") for name in METRICS} == {0.0}
+    assert set(metrics.values()) == {1 / 3}
     offline = metrics_of(small_run(failed_at_epoch=2, counts=[10, 10, 10]))
     assert math.isnan(offline["test_second_half_mean"])
     assert math.isnan(offline["test_worst_class_second_half_mean"])
@@ -105,25 +106,25 @@ def test_measures_of_the_classes_are_those_on_record_or_follow_from_the_accuraci
     assert tuple(MEASURES) == NAMES
     run = small_run(counts=[30, 20, 10])
     accuracy = run.over_time["test_accuracy"].astype(float)
-    found = metrics_of(run)
-    assert found["test_worst_class_last"] == pytest.approx(accuracy[-1].min())
-    assert found["test_worst_class_best"] == pytest.approx(accuracy.min(1).max())
-    assert found["test_balanced_accuracy_tail_mean"] == pytest.approx(accuracy[-1].mean())
-    assert found["test_tail_accuracy_last"] == pytest.approx(accuracy[-1, 2])
-    assert math.isnan(found["test_macro_f1_last"])
+    metrics = metrics_of(run)
+    assert metrics["test_worst_class_last"] == pytest.approx(accuracy[-1].min())
+    assert metrics["test_worst_class_best"] == pytest.approx(accuracy.min(1).max())
+    assert metrics["test_balanced_accuracy_tail_mean"] == pytest.approx(accuracy[-1].mean())
+    assert metrics["test_tail_accuracy_last"] == pytest.approx(accuracy[-1, 2])
+    assert math.isnan(metrics["test_macro_f1_last"])
     kept = {"test_worst_class": np.array([0.1, np.nan, 0.3, 0.2]), "test_macro_f1": np.full(4, 0.4)}
     stored = metrics_of(small_run(counts=[30, 20, 10], curves=run.curves | kept))
     assert (stored["test_worst_class_last"], stored["test_worst_class_best"]) == (0.2, 0.3)
     assert stored["test_macro_f1_last"] == 0.4
-    assert stored["test_balanced_accuracy_last"] == found["test_balanced_accuracy_last"]
+    assert stored["test_balanced_accuracy_last"] == metrics["test_balanced_accuracy_last"]
 
 
 def test_records_of_the_last_epoch_alone_have_only_the_last_of_a_measure() -> None:
     run = small_run(over_time={}, counts=None)
-    found = metrics_of(run)
-    assert found["test_worst_class_last"] == pytest.approx(run.by_class["test_accuracy"].min())
-    assert math.isnan(found["test_worst_class_tail_mean"])
-    assert math.isnan(found["test_head_accuracy_last"])
+    metrics = metrics_of(run)
+    assert metrics["test_worst_class_last"] == pytest.approx(run.by_class["test_accuracy"].min())
+    assert math.isnan(metrics["test_worst_class_tail_mean"])
+    assert math.isnan(metrics["test_head_accuracy_last"])
     assert math.isnan(metrics_of(small_run(over_time={}, by_class={}))["test_worst_class_last"])
 
 
@@ -133,13 +134,13 @@ def test_figures_are_what_naive_loops_give(epochs: int, stream: bool) -> None:
     rng = np.random.default_rng(epochs)
     values = np.where(rng.random(epochs) < 0.2, np.nan, rng.random(epochs))
     values[-1] = 0.5
-    found = accuracy_metrics(values, stream=stream)
+    metrics = accuracy_metrics(values, stream=stream)
     read = [float(value) for value in values if value == value]
     tail = [float(value) for value in values[-max(1, round(0.05 * epochs)) :] if value == value]
     half = [float(value) for value in values[epochs // 2 :] if value == value]
     wanted = {"last": 0.5, "best": max(read), "tail_mean": sum(tail) / len(tail)}
     wanted |= {"second_half_mean": sum(half) / len(half)} if stream else {}
-    assert found == pytest.approx(wanted, rel=1e-12)
+    assert metrics == pytest.approx(wanted, rel=1e-12)
 
 
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
@@ -164,7 +165,9 @@ def test_load_runs_takes_folders(folders: tuple[object, ...]) -> None:
         aol.load_runs(*folders)  # type: ignore[arg-type]
 
 
-def test_figures_of_many_runs_are_those_of_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_of_many_runs_are_those_of_each_alone_and_of_the_readings_for_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = np.random.default_rng(0)
     runs = []
     for number in range(24):
@@ -172,7 +175,8 @@ def test_figures_of_many_runs_are_those_of_each_alone(monkeypatch: pytest.Monkey
         readings = {"test_accuracy": rng.random((epochs, 3)).astype(np.float32)}
         readings |= {"test_precision": rng.random((epochs, 3)).astype(np.float32)} if number % 4 else {}
         more = {"failed_at_epoch": 2} if number == 5 else {"counts": None} if number % 5 == 0 else {}
-        curves = {"test_accuracy": rng.random(epochs)}
+        names = ("test_accuracy", "threshold", "validation_accuracy", "train_loss")
+        curves = {name: rng.random(epochs).round(1) for name in names[: 2 + number % 3]}
         runs.append(
             small_run(id=f"{number:x}", epochs=np.arange(1, epochs + 1), curves=curves, over_time=readings, **more)
         )
@@ -183,3 +187,11 @@ def test_figures_of_many_runs_are_those_of_each_alone(monkeypatch: pytest.Monkey
     monkeypatch.setattr("aol.records.metrics._TOGETHER", 40)  # numbers that are computed at once
     np.testing.assert_array_equal(frame_of((None, run) for run in runs)[names].to_numpy(), alone[names].to_numpy())
     assert together["test_tail_accuracy_last"].notna().sum() == 20
+    for run in runs:
+        write_run(tmp_path / run.id, run)
+    whole, tables = aol.load_runs(tmp_path), frame_of(read_runs([tmp_path], [], TABLES))
+    pd.testing.assert_frame_equal(tables, whole)
+    assert whole["zero_threshold"].gt(0.0).any()
+    one, other = (worst_classes(list(frame.runs.values())) for frame in (tables, whole))
+    pd.testing.assert_frame_equal(one, other)
+    assert not any({"train_loss", "age"} & (run.curves | run.over_time).keys() for run in tables.runs.values())

@@ -51,6 +51,10 @@ def test_a_folder_has_every_run_in_the_order_of_the_command(out: Path) -> None:
         assert data.run.command is not None
         assert f"--seed {data.run.seed}" in data.run.command
         assert data.age == pytest.approx(run.by_class["age"], rel=1e-4)
+    first, *others = load(out / "offline", whole=1)
+    assert (first.name, first.samples is None, "age" in first.run.over_time) == (runs[0].name, False, True)
+    assert [(data.name, data.samples) for data in others] == [(data.name, None) for data in runs[1:]]
+    assert not any("age" in data.run.over_time for data in others)
 
 
 def test_counts_over_time_are_those_of_the_history(out: Path) -> None:

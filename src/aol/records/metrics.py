@@ -54,6 +54,11 @@ def column_of(name: str) -> str:
 
 
 COLUMNS = (*CURVES, *map(column_of, ALL_MEASURES))  # of the frame, each with the parts of its curve behind it
+TABLES = {  # all readings that tables of runs and methods need, which are read in half of the time
+    "curves": {*CURVES.values(), *map(column_of, ALL_MEASURES), "threshold"},
+    "by_class": {"test_accuracy", "test_precision", "age"},
+    "over_time": {"test_accuracy", "test_precision"},
+}
 RUN_COLUMNS = (
     "folder", "method", "seed", "finished", "failed_at_epoch", "epochs_done", "planned", "seconds", "trained_together",
     "stacking", "aol", "torch", "python", "device", *(f"{curve}_{part}" for curve in COLUMNS for part in METRICS),

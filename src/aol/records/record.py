@@ -16,10 +16,11 @@ import re
 import subprocess
 import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import torch
 
 Json: TypeAlias = "str | float | int | bool | list[Json] | dict[str, Json] | None"
+Only: TypeAlias = Mapping[str, Collection[str]]  # names of readings by their kind: curves, by_class, over_time
 Value: TypeAlias = str | float | int | bool | None
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -166,8 +168,8 @@ def _known(values: npt.ArrayLike) -> bool:
 # Decoding
 
 
-def decode(content: bytes) -> Run:
-    """Return the record that a file holds; `DamagedRunError` says what is wrong with it."""
+def decode(content: bytes, only: Only | None = None) -> Run:
+    """Return the record that a file holds, with `only` some readings; `DamagedRunError` says what is wrong with it."""
     head, _, tail = content.rstrip().rpartition(_CHECKSUM)
     try:
         given = json.loads(head + b"}" if head else content)
@@ -182,15 +184,15 @@ def decode(content: bytes) -> Run:
     shape = (len(given["epochs"]), len(given["classes"]))
     size = 4 * shape[0] * shape[1] * len(given["over_time"])
     _require(size <= max(_ROOM, 16 * len(content)), "its readings by epoch and class would be far larger than its file")
-    given["curves"], given["by_class"] = _floats(given["curves"], shape[0]), _floats(given["by_class"], shape[1])
+    for kind, names in (only or {}).items():
+        given[kind] = {name: values for name, values in given[kind].items() if name in names}
+    given["curves"], given["by_class"] = _floats(given, "curves", shape[0]), _floats(given, "by_class", shape[1])
     for name, text in given["over_time"].items():
         try:
-            given["over_time"][name] = expand(text, shape)
+            given["over_time"][name] = values = expand(text, shape)
         except ValueError as error:
             raise DamagedRunError(f"over_time, {name}: {error}") from error
-    for kind in ("curves", "by_class", "over_time"):
-        for name, values in given[kind].items():
-            _require(not (why := impossible(name, values)), f"{kind}, {name}: {why}")
+        _require(not (why := impossible(name, values)), f"over_time, {name}: {why}")
     given["settings"] = {printable(name): value for name, value in given["settings"].items()}
     given["epochs"] = np.asarray(given["epochs"], dtype=np.int64)
     return Run(**given | {"method": printable(given["method"]), "classes": list(map(printable, given["classes"]))})
@@ -240,25 +242,32 @@ def _check(given: dict[str, Any]) -> None:
     _require(counted, "counts must be whole numbers of 0 or more, one a class")
 
 
-def _floats(lists: dict[str, list[Any]], size: int) -> dict[str, Floats]:
-    """Return lists of numbers as arrays, None as NaN."""
-    for name, values in lists.items():
-        fits = len(values) == size and set(map(type, values)) <= {int, float, _NONE}
-        _require(fits, f"{name} must be {size} numbers")
+def _floats(given: dict[str, Any], kind: str, size: int) -> dict[str, Floats]:
+    """Return lists of possible numbers as arrays, None as NaN."""
+    lists: dict[str, list[Any]] = given[kind]
+    fits = set(map(len, lists.values())) <= {size}  # of all at once, which is faster
+    fits = fits and set(map(type, chain.from_iterable(lists.values()))) <= {int, float, _NONE}
+    _require(fits, f"{kind} must be {size} numbers each")
     try:
         table = np.array(list(lists.values()), dtype=np.float64).reshape(len(lists), size)
     except OverflowError as error:
         raise DamagedRunError(f"it has a number above {_LARGEST_NUMBER}") from error
-    _require(not (np.abs(table) > _LARGEST_NUMBER).any(), f"it has a number above {_LARGEST_NUMBER}")
+    ends = np.fmin.reduce(table, 1, initial=0.0).tolist(), np.fmax.reduce(table, 1, initial=0.0).tolist()
+    for name, low, high in zip(lists, *ends, strict=True):
+        _require(-_LARGEST_NUMBER <= low <= high <= _LARGEST_NUMBER, f"it has a number above {_LARGEST_NUMBER}")
+        _require(not (why := _outside(name, low, high)), f"{kind}, {name}: {why}")
     return dict(zip(lists, table, strict=True))
 
 
 def impossible(name: str, values: Floats | Matrix) -> str:
     """Return what values of this name must be, if they are not; else an empty text."""
-    share = name.endswith("accuracy") or name == "test_precision"
-    if share and bool(((values < 0.0) | (values > 1.0)).any()):
+    return _outside(name, np.fmin.reduce(values, None, initial=0.0), np.fmax.reduce(values, None, initial=0.0))
+
+
+def _outside(name: str, low: float, high: float) -> str:
+    if (name.endswith("accuracy") or name == "test_precision") and (low < 0.0 or high > 1.0):
         return "must be a fraction from 0 to 1"
-    if name.rpartition("_")[2] in ("age", "weight", "count", "seconds") and bool((values < 0.0).any()):
+    if name.rpartition("_")[2] in ("age", "weight", "count", "seconds") and low < 0.0:
         return "must be 0 or more"
     return ""
 
@@ -271,10 +280,10 @@ def write_run(folder: Path, run: Run) -> None:
     write_atomically(folder / FILE, encode(run))
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path, only: Only | None = None) -> Run:
     """Read the record of a run from its folder or packed store; `DamagedRunError` names the file and says why not."""
     try:
-        return decode(content_of(folder))
+        return decode(content_of(folder), only)
     except DamagedRunError as error:
         own, packed = folder / FILE, f"{folder.parent.parent / PACKED}, {folder.name}"
         raise DamagedRunError(f"{own if os.path.lexists(own) else packed}: {error}.") from error

@@ -145,6 +145,6 @@ def _search(folder: Path, depth: int) -> Iterator[Path]:
         first = [own for own in requested_ids(folder) if own in there]
         yield from (store.path(run_id) for run_id in dict.fromkeys([*first, *there]))
     if depth and not asked:
-        for below in sorted(folder.iterdir()):
-            if below.is_dir() and not below.is_symlink() and not below.name.startswith("."):
-                yield from _search(below, depth - 1)
+        for below in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            if below.is_dir(follow_symlinks=False) and not below.name.startswith("."):
+                yield from _search(folder / below.name, depth - 1)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from aol._values import spreadsheet_text, unlike
 from aol.records.metrics import RUN_COLUMNS, run_metrics, zero_threshold_share
-from aol.records.record import DamagedRunError, Run, read_run
+from aol.records.record import DamagedRunError, Only, Run, read_run
 from aol.records.store import find_runs
 
 if TYPE_CHECKING:
@@ -101,11 +101,13 @@ def load_runs(*folders: str | os.PathLike[str]) -> RunFrame:
     return frame
 
 
-def read_runs(folders: Iterable[str | os.PathLike[str]], damaged: list[DamagedRunError]) -> Iterator[tuple[Path, Run]]:
+def read_runs(
+    folders: Iterable[str | os.PathLike[str]], damaged: list[DamagedRunError], only: Only | None = None
+) -> Iterator[tuple[Path, Run]]:
     """Yield the folder and the record of all runs in some folders; errors of damaged records are added to `damaged`."""
     for folder in find_runs(*folders):
         try:
-            yield folder, read_run(folder)
+            yield folder, read_run(folder, only)
         except DamagedRunError as error:
             damaged.append(error)
 
@@ -164,6 +166,7 @@ def told_apart(names: Sequence[str], runs: Sequence[Run], but: Collection[str] =
 
 def differing_settings(runs: Sequence[Run], but: Collection[str] = ()) -> list[str]:
     """Return the names of the settings that tell runs apart, as few as possible; `but` are left out."""
+    but = frozenset(but)
     rows = [tuple((name, repr(value)) for name, value in run.settings.items() if name not in but) for run in runs]
     settings = [dict(row) for row in dict.fromkeys(rows)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,8 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from aol._values import unlike
-from aol.records.record import DamagedRunError, Floats, Matrix, Run
-from aol.records.table import read_runs, told_apart
+from aol.records.metrics import TABLES
+from aol.records.record import DamagedRunError, Floats, Matrix, Run, read_run
+from aol.records.store import find_runs
+from aol.records.table import told_apart
 from aol.report.samples import AnswersOnTest, Samples, answers_on_test, samples_of
 
 
@@ -37,16 +40,20 @@ class RunData:
         return next(known, None)
 
 
-def load(*paths: str | os.PathLike[str], damaged: Callable[[str], None] | None = None) -> list[RunData]:
+def load(
+    *paths: str | os.PathLike[str], damaged: Callable[[str], None] | None = None, whole: float = math.inf
+) -> list[RunData]:
     """Return all runs in some folders that have finished an epoch, in the order in which they were asked for.
 
     A folder is the `--out` of a command, the folder of a study or of a `Recorder`, one run, or a folder of those.
     Where others can be read, damaged runs are left out and `damaged` gets the reasons; without it they are an error.
+    Of runs after the first `whole`, only the readings that tables need are read, and no samples.
     """
     runs, problems, read = list[RunData](), list[DamagedRunError](), 0
-    for folder, run in read_runs(paths, problems):
+    for folder in find_runs(*paths):
         try:
-            data, read = _with_samples(folder, run), read + 1
+            more = len(runs) < whole
+            data, read = _run_data(folder, read_run(folder, None if more else TABLES), more), read + 1
         except DamagedRunError as error:
             problems.append(error)
             continue
@@ -61,8 +68,8 @@ def load(*paths: str | os.PathLike[str], damaged: Callable[[str], None] | None =
     return [replace(data, name=name) for data, name in zip(runs, names, strict=True)]
 
 
-def _with_samples(folder: Path, run: Run) -> RunData:
-    samples, tested = samples_of(folder, run), answers_on_test(folder, run)
+def _run_data(folder: Path, run: Run, with_samples: bool) -> RunData:
+    samples, tested = (samples_of(folder, run), answers_on_test(folder, run)) if with_samples else (None, None)
     # The two files of a run that is being trained, or was resumed, may be some epochs apart.
     if samples is not None and len(run.epochs) != len(samples.answers):
         epochs = min(len(run.epochs), len(samples.answers))
