@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from aol._values import choice as choice
+from aol._values import did_you_mean as did_you_mean
 from aol._values import number as number
 from aol._values import shown as shown
 from aol._values import whole as whole
@@ -76,6 +77,14 @@ def truths(name: str, value: object, *, device: torch.device | None = None) -> t
     if readable(given) and bool(neither):
         raise ValueError(f"{name} must be true or false for each item; a number must be 0 or 1.")
     return moved(given, device).to(torch.bool), None if readable(given) else moved(neither, device)
+
+
+def listed(name: str, value: Any) -> Sequence[Any]:
+    """Return names, or raise TypeError for what is no sequence or one text, whose letters would be the names."""
+    if isinstance(value, str) or not (hasattr(value, "__len__") and hasattr(value, "__iter__")):
+        raise TypeError(f"{name} must be a list of names, not {shown(value)}.")
+    names: Sequence[Any] = value
+    return names
 
 
 def within(name: str, index: Tensor, size: int, what: str) -> None:

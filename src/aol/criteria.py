@@ -15,7 +15,6 @@ This file needs PyTorch only: it can be copied. Rules come first, then modules. 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
@@ -175,6 +174,13 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, SupportsIndex) and not isinstance(value, bool)  # also of NumPy
 
 
+def _within(low: float, value: Any, high: float) -> bool:
+    try:
+        return bool(low <= value <= high)
+    except (TypeError, ValueError, RuntimeError):  # no number
+        return False
+
+
 def _counts(given: Any, num_classes: int) -> Tensor:
     """Return given counts as `float32 [C]`; refuse a pandas Series in the order of `value_counts()`, by frequency."""
     wanted = f"counts must be {num_classes} numbers of samples, not shares"
@@ -227,7 +233,7 @@ class _Criterion(KeepsTypes):
         good = _is_whole(num_classes) and num_classes >= 1
         _require(good, "num_classes must be a whole number of 1 or more", num_classes)
         _require(reduction in ("mean", "sum", "none"), "reduction must be 'mean', 'sum' or 'none'", reduction)
-        _require(0 <= label_smoothing <= 1, "label_smoothing must be a number from 0 to 1", label_smoothing)
+        _require(_within(0, label_smoothing, 1), "label_smoothing must be a number from 0 to 1", label_smoothing)
         self.num_classes, self.ignore_index = int(num_classes), ignore_index
         self.label_smoothing, self.reduction = label_smoothing, reduction
 
@@ -270,7 +276,7 @@ class _Adjusted(_Criterion):
 
     def __init__(self, num_classes: int, tau: float, **cross_entropy: Any) -> None:
         super().__init__(num_classes, **cross_entropy)
-        _require(0 <= tau < math.inf, "tau must be a number of 0 or more", tau)
+        _require(_within(0, tau, 1e300), "tau must be a number of 0 or more", tau)
         self.tau = tau
 
     @property
@@ -318,7 +324,7 @@ class LogitAdjustedLoss(_Adjusted):
         **cross_entropy: Any,
     ) -> None:
         super().__init__(num_classes, tau, **cross_entropy)
-        good = memory is None or (counts is None and 0 < memory < math.inf)
+        good = memory is None or (counts is None and memory != 0 and _within(0, memory, 1e300))
         _require(good, "memory must be a number of labels above 0, without counts", memory)
         self.memory, self.learns = memory, counts is None
         self._add(counts=torch.zeros(num_classes) if counts is None else _counts(counts, self.num_classes))
@@ -440,10 +446,10 @@ class AgeWeightedLoss(_Criterion):
         if ages is not None:
             _require(ages.class_weight.dim() == 1, "ages must have one rho", ages)
             return
-        _require(0 <= rho <= 1, "rho must be a number from 0 to 1", rho)
-        good = threshold in ("median", "positive-median") if isinstance(threshold, str) else 0 <= threshold <= 1
+        _require(_within(0, rho, 1), "rho must be a number from 0 to 1", rho)
+        good = threshold in ("median", "positive-median") if isinstance(threshold, str) else _within(0, threshold, 1)
         _require(good, "threshold must be 'median', 'positive-median' or a number from 0 to 1", threshold)
-        _require(every is None or every >= 1, "every must be a number of labels, 1 or more", every)
+        _require(every is None or _within(1, every, 1e300), "every must be a number of labels, 1 or more", every)
         self.rho, self.threshold, self.every = rho, threshold, every or 20 * self.num_classes
         ones = torch.ones(2, self.num_classes)
         self._add(counts=0 * ones, age=ones[0].int(), ema=ones[0] * torch.nan)

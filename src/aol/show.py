@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aol._files import usable
 from aol._values import printable
 from aol.cli import UsageError, command, console, note, path, print_table, switch, tell, value
 
@@ -216,12 +217,15 @@ def _report(args: argparse.Namespace) -> int:
         raise NoRunsError(f"{', '.join(map(str, args.runs))}: no epoch has finished yet.")
     written: dict[str, list[Path]] = {}
     if page is not None:
-        write_page(runs, page)
+        with usable(page, "--write"):
+            write_page(runs, page)
         written["page"] = [page]
     if args.figures is not None:
-        written["figures"] = draw(frame_of((data.folder, data.run) for data in runs), args.figures, ("pdf", "png"))
+        with usable(args.figures, "--figures"):
+            written["figures"] = draw(frame_of((data.folder, data.run) for data in runs), args.figures, ("pdf", "png"))
     if args.export is not None:
-        written["tables"] = export(runs, args.export)
+        with usable(args.export, "--export"):
+            written["tables"] = export(runs, args.export)
     if args.open and page is not None and not webbrowser.open(page.resolve().as_uri()):
         note(f"no browser here; the page is {page}")
     files = {kind: [str(path) for path in paths] for kind, paths in written.items()}

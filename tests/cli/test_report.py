@@ -52,6 +52,8 @@ def test_several_folders_make_one_page_here(
         ([], "required: RUN"),
         (["run", "--write", "page.txt"], "--write must be a file that ends in .html, not 'page.txt'"),
         (["run", "--write", "folder.html"], "--write must be a file that ends in .html, not 'folder.html'"),
+        (["run", "--write", "file/page.html"], "--write file/page.html is, or is inside, a file"),
+        (["run", "--figures", "file"], "--figures file is, or is inside, a file"),
         (["run", "--export", "table.xls"], "--export must end in .csv, not 'table.xls'"),
         (["begun"], "no epoch has finished yet"),
         (["broken"], "run.json"),
@@ -67,6 +69,7 @@ def test_wrong_words_are_one_sentence_and_write_nothing(
     monkeypatch.chdir(tmp_path)
     for name in ("empty", "folder.html"):
         Path(name).mkdir()
+    Path("file").touch()
     write_small_run(Path("run"), epochs=2)
     write_small_run(Path("begun"), epochs=0)
     (write_small_run(Path("broken"), epochs=2) / "run.json").write_text('{"format": 2, "id')
@@ -89,10 +92,11 @@ def test_a_file_that_cannot_be_written_is_named(
         raise OSError(errno.EROFS, "Read-only file system", f"{dir}/{prefix}0lh7{suffix}")
 
     monkeypatch.setattr("aol._files.tempfile.mkstemp", refused)
-    assert main([str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"aol: [Errno 30] Read-only file system: '{tmp_path}/report.html'\n"
-    assert main([str(tmp_path / "kept"), "--export", str(tmp_path / "t.csv")]) == 1
-    assert capsys.readouterr().err == f"aol: [Errno 30] Read-only file system: '{tmp_path}/t.csv'\n"
+    why = "cannot be written to: read-only file system"
+    assert main([str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"aol: --write {tmp_path}/report.html {why}.\n"
+    assert main([str(tmp_path / "kept"), "--export", str(tmp_path / "t.csv")]) == 2
+    assert capsys.readouterr().err == f"aol: --export {tmp_path}/t.csv {why}.\n"
 
 
 def test_figures_alone_come_without_a_page(tmp_path: Path) -> None:

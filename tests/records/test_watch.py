@@ -268,6 +268,9 @@ REFUSED = {
     "no map-style set": (iter(DATA), {}, TypeError, "map-style"),
     "labels of another size": (DATA, {"ages": aol.SampleAges(Y[:22])}, ValueError, "22"),
     "no label": ([{"x": 1.0}] * 3, {}, ValueError, "label"),
+    "an unknown word": (DATA, {"everi": 2}, TypeError, r"Watch has no argument 'everi'\. Did you mean 'every'\?"),
+    "no answers": (DATA, {"answer": "x"}, TypeError, "answer must be a function"),
+    "text as classes": (DATA, {"classes": "abc"}, TypeError, "classes must be a list of names, not 'abc'"),
     "no ages": (DATA, {"ages": "ages.pt"}, TypeError, "ages must be SampleAges"),
     "nothing": ([], {}, ValueError, "labels"),
     "x alone": ([X[0]] * 3, {}, TypeError, "A row must be"),
@@ -291,6 +294,11 @@ def test_other_labels_and_rows_without_are_refused_in_a_pass(tmp_path: Path) -> 
     with Watch(tmp_path, DATA, ages=aol.SampleAges(Y.flip(0))) as watch, pytest.raises(ValueError, match="order"):
         watch.epoch(model())
     with Watch(tmp_path, DATA, TensorDataset(X)) as watch, pytest.raises(TypeError, match="A row must be"):
+        watch.epoch(model())
+    rare = TensorDataset(X[Y < 2], Y[Y < 2])  # without the last class
+    with Watch(tmp_path, rare, DATA) as watch, pytest.raises(ValueError, match=r"names of all 3, classes="):
+        watch.epoch(model())
+    with Watch(tmp_path, rare, DATA, classes=["a", "b", "c"]) as watch:
         watch.epoch(model())
 
 

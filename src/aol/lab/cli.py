@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from aol.cli import Flag, UsageError, command, path, show_help, switch, tell, value
 from aol.lab.engine.device import launched
-from aol.lab.settings import Settings, Value, grid, word
+from aol.lab.settings import Settings, Value, check_value, grid, word
 from aol.show import print_json, print_runs
 
 if TYPE_CHECKING:
@@ -153,6 +153,7 @@ def setting_values(name: str, text: str, flag: str | None = None) -> list[Value]
         except (KeyError, ValueError):
             wanted = " or ".join([_KINDS[kind], *(word for word in words if word != "none")])
             raise UsageError(f"{flag} must be {wanted}, not {part!r}.") from None
+        check_value(flag, values[-1], str(FIELDS[name].type), FIELDS[name].metadata)
     return values
 
 

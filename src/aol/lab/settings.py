@@ -80,7 +80,7 @@ class Settings:
     memory: str = _data("all", "samples to keep: all, none, or reservoir:K", stream=True)
 
     net: str = _train("auto", "{choices}, timm:NAME, MODULE:FUNCTION (your own); auto: by the size of the images",
-        choices=("auto", *names()))
+        choices=("auto", *names()), external=("timm:NAME", "MODULE:FUNCTION"))
     epochs: int = _train(30, "passes over the data, or steps of a stream", low=1)
     batch_size: int = _train(128, "samples in a batch", low=1)
     lr: float = _train(0.1, "learning rate", **_positive)
@@ -142,7 +142,7 @@ class Settings:
             for option in fields(self):
                 value = getattr(self, option.name)
                 if value is not option.default:
-                    _check_value(option.name, value, str(option.type), option.metadata)
+                    check_value(option.name, value, str(option.type), option.metadata)
             self._check_combinations()
         except (TypeError, ValueError) as error:
             raise WrongSettingsError(str(error)) from error
@@ -305,12 +305,12 @@ _REAL = {name for name, default in _DEFAULTS.items() if isinstance(default, floa
 _OF_METHODS = {name for table in (WEIGHTINGS, MARGINS) for rule in table.values() for name in rule.settings}
 
 
-def _check_value(name: str, value: object, kind: str, rules: Mapping[str, Any]) -> None:
+def check_value(name: str, value: object, kind: str, rules: Mapping[str, Any]) -> None:
     """Raise an error that names the setting, unless its value is allowed."""
     if "choices" in rules:
-        if name == "net" and isinstance(value, str) and is_external(value):
+        if "external" in rules and isinstance(value, str) and is_external(value):
             return
-        _check.choice(name, value, (*rules["choices"], *(("timm:NAME", "MODULE:FUNCTION") if name == "net" else ())))
+        _check.choice(name, value, (*rules["choices"], *rules.get("external", ())))
     elif isinstance(value, str) and "words" in rules:
         _check.choice(name, value, rules["words"])
     elif kind == "str" and not isinstance(value, str):

@@ -78,7 +78,8 @@ def ages_of(
     """Return ages of a training set, or of what a loader loads, with as many classes as it has names for at least."""
     data, options = opened("train_set", train_set)
     label = labels_of(data, options)
-    most = max(len(classes or class_names(data) or ()), int(label.max()) + 1 if len(label) else 0)
+    names = class_names(data) or () if classes is None else _check.listed("classes", classes)
+    most = max(len(names), int(label.max()) + 1 if len(label) else 0)
     return SampleAges(label, num_classes=most, device=device)
 
 

@@ -110,8 +110,8 @@ class Recorder:
     ) -> None:
         if not isinstance(ages, SampleAges) or ages.rho.dim():
             raise TypeError(f"ages must be SampleAges with a number as rho, not {_check.shown(ages)}.")
-        self.folder, self.ages = Path(folder), ages
-        if classes is not None and len(classes) != ages.num_classes:
+        self.folder, self.ages = path_of(folder), ages
+        if classes is not None and len(_check.listed("classes", classes)) != ages.num_classes:
             raise ValueError(f"classes must be {ages.num_classes} names, one a class, not {_check.shown(classes)}.")
         if command is None and sys.argv and sys.argv[0].endswith(".py"):
             command = shlex.join([Path(sys.executable).name, *sys.argv])
@@ -131,9 +131,10 @@ class Recorder:
         for what, given in (("images", images), ("names", names)):
             if hasattr(given, "__len__") and len(given) != ages.num_samples:
                 raise ValueError(f"{what} must be {ages.num_samples}, one a sample, not {len(given)}.")
-        paths = None if names is None else [os.fspath(name) for name in names]
-        self._image, self._text = _reader(images), describe
-        self._test_image, self._test_text = _reader(test_images), test_describe
+        paths = None if names is None else [os.fspath(name) for name in _check.listed("names", names)]
+        self._image, self._text = _reader("images", images), _reader("describe", describe)
+        self._test_image = _reader("test_images", test_images)
+        self._test_text = _reader("test_describe", test_describe)
         if self._image is not None:
             previews.thumbnail(self._image(0))  # better now than after an hour
         # Of an epoch: label, answer, the probabilities of both, and 1 if seen.
@@ -353,8 +354,17 @@ class Recorder:
             previews.save_previews(self.folder, rows, image=self._test_image, text=self._test_text, file=previews.TEST)
 
 
-def _reader(images: Any) -> Callable[[int], object] | None:
-    reader: Callable[[int], object] | None = images if images is None or callable(images) else images.__getitem__
+def path_of(folder: object) -> Path:
+    """Return the folder of a record as a path, or raise TypeError."""
+    if not isinstance(folder, str | os.PathLike):
+        raise TypeError(f"folder must be a path, not {_check.shown(folder)}.")
+    return Path(folder)
+
+
+def _reader(name: str, given: Any) -> Callable[[int], object] | None:
+    reader: Callable[[int], object] | None = given if callable(given) else getattr(given, "__getitem__", None)
+    if given is not None and reader is None:
+        raise TypeError(f"{name} must be a function from a sample's position, or an array, not {_check.shown(given)}.")
     return reader
 
 

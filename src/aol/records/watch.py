@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from inspect import signature
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -25,7 +26,7 @@ from aol.ages import SampleAges
 from aol.losses import is_correct
 from aol.records.datasets import LABELS, ages_of, class_names, first_that_differs, label_of, opened, previews_of
 from aol.records.record import FILE, DamagedRunError, read_run
-from aol.records.recorder import Figure, Recorder
+from aol.records.recorder import Figure, Recorder, path_of
 
 AGES = "ages.pt"  # in the folder of the record: where `resume` goes on
 Source: TypeAlias = tuple[Any, dict[str, Any]]
@@ -73,14 +74,20 @@ class Watch:
         answer: Answer | None = None,
         **record: Any,
     ) -> None:
+        known = {*signature(Recorder).parameters, *signature(Watch).parameters} - {"record"}
+        for name in record.keys() - known:
+            raise TypeError(f"Watch has no argument {name!r}.{_check.did_you_mean(name, known)}")
+        if answer is not None and not callable(answer):
+            raise TypeError(f"answer must be a function of the model and a batch, not {_check.shown(answer)}.")
         self._every, self._calls, self._answer = _check.whole("every", every, 1), 0, answer or answer_of
+        place = path_of(folder)
         self._rank, self._world = _distributed.world()
         self._train = data, _ = opened("train_set", train_set)
         self._test = None if test_set is None else opened("test_set", test_set)
         with undisturbed(nn.Module()):
-            if (place := first_that_differs(data)) is not None:
+            if (sample := first_that_differs(data)) is not None:
                 why = "give Watch the view without augmentation, so that ages are of the same samples in every epoch"
-                warnings.warn(f"train_set differs when sample {place} is read again: {why}.", stacklevel=2)
+                warnings.warn(f"train_set differs when sample {sample} is read again: {why}.", stacklevel=2)
             names = record.get("classes") or class_names(data)
             ages = ages_of(train_set, names, device) if ages is None else ages
             if not isinstance(ages, SampleAges):
@@ -92,7 +99,7 @@ class Watch:
             if self._test is not None and len(tests := self._test[0]):
                 own |= {"test_size": len(tests)} | {f"test_{name}": show for name, show in previews_of(tests).items()}
             self.ages = ages
-            self.recorder = self._open(Path(folder), resume, own | record)
+            self.recorder = self._open(place, resume, own | record)
         self.folder = self.recorder.folder
 
     def _open(self, folder: Path, resume: bool, record: dict[str, Any]) -> Recorder:
@@ -185,6 +192,9 @@ class Watch:
             logits, label = self._answer(model, batch)
             if not isinstance(logits, Tensor):
                 raise TypeError(f"The model must answer with logits [B, C], not {_check.shown(logits)}: give answer=.")
+            if logits.dim() == 2 and (answered := logits.shape[1]) != (size := self.ages.num_classes):
+                way = f": give Watch the names of all {answered}, classes=[...]" if answered > size else ""
+                raise ValueError(f"The model answers for {answered} classes, but train_set has {size}{way}.")
             index = order[done : done + len(label)]
             done += len(label)
             yield index, logits.detach().float(), label
