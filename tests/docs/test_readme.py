@@ -84,7 +84,7 @@ def test_every_figure_of_the_gains_is_that_of_the_records() -> None:
         means[name, "class weights n^-0.5"]["balanced"] for name in ("docstrings, imbalance 20", "yeast, 6 classes")
     ]
     assert (
-        "reached {:.1f} and {:.1f} on the docstrings and yeast".format(*(100 * np.mean(values) for values in weighted))
+        "{:.1f} % on the docstrings and {:.1f} % on yeast".format(*(100 * np.mean(values) for values in weighted))
         in README
     )
     assert "accuracy fell from {} to {} %".format(*benchmark("yeast, 6 classes", "accuracy")) in README

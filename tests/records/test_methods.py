@@ -40,7 +40,7 @@ def test_a_clear_gain_is_named_and_the_choice_is_said_to_be_made_on_test_data() 
 
 def test_a_loss_is_never_called_a_gain() -> None:
     methods = of(cb=[-0.05, -0.06, -0.07], aol=[-0.10, -0.101, -0.102])
-    assert "The most: cb lost 6.0 points of accuracy (-8.5 to -3.5, 3 seeds) against none" in methods.answer()
+    assert "The best: cb lost 6.0 points of accuracy (-8.5 to -3.5, 3 seeds) against none" in methods.answer()
     assert "gained +" not in methods.answer()
     assert methods.verdicts == {"cb": "worse", "aol": "worse"}
 

@@ -144,8 +144,10 @@ class Methods:
         if better:
             also = f" Also: {'; '.join(better[1:3])}." if better[1:] else ""
             return f"Best here: {better[0]}.{also}{self.chosen}"
-        none = f"None of the {len(self.tried)} methods gained anything" if self.chosen else "The method gained nothing"
-        return f"{none} for certain. The most: {self.gain_text(self.tried[0])}.{self.chosen}"
+        most, many = self.tried[0], f" (corrected for {len(self.tried)} methods)"
+        none = f"No gain is certain{many if self.chosen else ''}. The best: {self.gain_text(most)}."
+        near = most.gain is not None and most.gain.interval is not None and most.gain.interval[0] > 0
+        return f"{none}{' More seeds may make it certain.' if near else ''}{self.chosen}"
 
     def worst(self) -> str:
         """Return which class is worst on test: with the first method, and with the one of the largest gain."""

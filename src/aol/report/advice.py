@@ -132,10 +132,10 @@ def _samples(data: RunData) -> Iterator[Advice]:
         return
     likely = samples.likely_mislabelled
     if count := int(likely.sum()):
-        these = f"{count:,} samples ({likely.mean():.2%}) were" if count > 1 else "One sample was"
+        these, them = (f"{count:,} labels ({likely.mean():.2%})", "them") if count > 1 else ("One label", "it")
         text = (
-            f"{these} wrong most of the time while the model, which knows both classes, was sure of the other. Mark "
-            "them, correct the labels that are wrong, and train again. Weights by sample would emphasise wrong labels."
+            f"{these} may be wrong: the model doubted {them} clearly more than the others of the same class. Look at "
+            f"{them}, correct what is wrong, and train again. Weights by sample would emphasise wrong labels."
         )
         yield Advice("labels", text, see="errors")
     groups = hidden_groups(samples.label, samples.prediction, samples.age)

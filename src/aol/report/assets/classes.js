@@ -38,10 +38,11 @@ function sortedClasses(run) {
     .filter((place) => !wanted || run.names[place].toLowerCase().includes(wanted));
   if (by.text) return state.down ? places.reverse() : places;
   const values = new Map(places.map((place) => [place, valueOf(run, by, place)]));
+  const testAccuracy = (place) => run.last?.test_accuracy?.[place] ?? 0;
   return places.sort((a, b) => { // what is not known comes last, whichever way
     const [one, two] = [values.get(a), values.get(b)];
     if (!known(one) || !known(two)) return known(two) - known(one);
-    return state.down ? two - one : one - two;
+    return (state.down ? two - one : one - two) || testAccuracy(a) - testAccuracy(b); // of equal ages the worst first
   });
 }
 

@@ -19,8 +19,8 @@ function meanOf(values) {
 function oldestClass(run) {
   const ages = ageOf(run);
   if (!ages) return "";
-  const place = ages.reduce((best, age, each) => (age > (ages[best] || 0) ? each : best), 0);
-  return known(ages[place]) ? `${run.names[place]} (${short(ages[place])})` : "";
+  const place = ages.reduce((best, age, at) => (age > (ages[best] || 0) ? at : best), 0);
+  return ages[place] > 1 ? `${run.names[place]} (${short(ages[place])})` : "";
 }
 
 const MEASURE = { accuracy: "Test accuracy" }[DATA.methods.measure] ?? spoken(`test_${DATA.methods.measure.replaceAll(" ", "_")}`);
