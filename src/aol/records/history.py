@@ -173,7 +173,8 @@ class SampleHistory:
         mean, total = (self._values[name] for name in MARGIN)
         label, other = self._values["confidence"], self._values["other"]
         accuracy = (known & right).sum(1, keepdim=True) / known.sum(1, keepdim=True).clamp(min=1)
-        weight = known * (accuracy**10 * (1 - accuracy) ** 2 + 1e-6)  # a network that is always right says something, too
+        # A network that is always right says something, too.
+        weight = known * (accuracy**10 * (1 - accuracy) ** 2 + 1e-6)
         total += weight
         mean += torch.where(known, ((other - label) / (other + label) - mean) * weight / total, 0.0)
 
