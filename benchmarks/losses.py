@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -134,12 +133,19 @@ class Words(nn.Module):
         return self.head(self.embed(words))
 
 
+def documented() -> tuple[list[str], Tensor]:
+    """Return docstrings of ten packages of the standard library, and the index of the package of each."""
+    from docstrings import corpus
+
+    stored = packed("docstrings")
+    return (stored["texts"].tolist(), torch.from_numpy(stored["labels"])) if stored else corpus()
+
+
 def text(seed: int) -> Problem:
     """Return docstrings of ten packages of the standard library, imbalance 20."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-    from docstrings import corpus, split
+    from docstrings import split
 
-    texts, labels = corpus()
+    texts, labels = documented()
     kept, test = split(labels, 20.0, seed)
     words = [[word.strip(".,:;()'\"`").lower() for word in line.split()[:48]] for line in texts]
     seen = {word: i for i, word in enumerate(sorted({w for k in kept.tolist() for w in words[k]}), 1)}
@@ -195,12 +201,12 @@ def batches(problem: Problem, generator: torch.Generator) -> Iterator[Tensor]:
         yield from torch.randperm(len(problem.y), generator=generator).split(BATCH)
 
 
-def moving(problem: Problem, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield 64 samples a step and the shares of the classes; every PERIOD steps other ones are frequent."""
+def moving(problem: Problem, generator: torch.Generator, period: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield 64 samples a step and the shares of the classes; every `period` steps other ones are frequent."""
     of_class = [torch.nonzero(problem.y == c)[:, 0] for c in range(problem.classes)]
     tail = aol.long_tail_counts(10_000, problem.classes, 100).float()
     for step in range(STEPS):
-        if step % PERIOD == 0:
+        if step % period == 0:
             shares = tail[torch.randperm(problem.classes, generator=generator)]
         drawn = torch.multinomial(shares, BATCH, replacement=True, generator=generator)
         yield (
@@ -242,7 +248,7 @@ def train(method: str, problem: Problem, stream: bool, seed: int) -> dict[str, f
     memory = PERIOD * BATCH / 20 if stream else None  # the rule of the docs
     counts = torch.bincount(problem.y, minlength=problem.classes).float()
     criterion = criterion_of(method, counts, memory)
-    steps = moving(problem, generator) if stream else ((index, counts) for index in batches(problem, generator))
+    steps = moving(problem, generator, PERIOD) if stream else ((index, counts) for index in batches(problem, generator))
     readings, shares = [], counts
     for step, (index, now) in enumerate(steps, 1):
         if now is not shares and method in KNOWING:

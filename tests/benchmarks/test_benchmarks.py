@@ -101,7 +101,7 @@ def test_seeds_beyond_counts_are_lines_and_are_not_run_again(
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     beyond = importlib.import_module("beyond_counts")
     monkeypatch.setattr(beyond.losses, "keel", table_of_clusters)
-    words = ["--only", "adjust", "--out", str(tmp_path / "new" / "lines.jsonl")]
+    words = ["--only", "letter, imbalance 100", "yeast", "--out", str(tmp_path / "new" / "lines.jsonl")]
     assert beyond.main([*words, "--seeds", "1"]) == 0
     first = (tmp_path / "new" / "lines.jsonl").read_text()
     assert beyond.main([*words, "--seeds", "2"]) == 0
