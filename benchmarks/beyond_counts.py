@@ -572,8 +572,7 @@ def main(words: list[str] | None = None) -> int:
     wanted = [(each, name) for each in CANDIDATES for name in CANDIDATES[each][2] if {each, name} & {*given.only}]
     if given.first < PILOTS:  # of sets whose settings are not chosen yet
         wanted = [(each, name) for each, name in wanted if name not in FIRST and name not in SECOND[each]]
-    jobs = [(each, name, seed) for each, name in wanted for seed in seeds]
-    jobs.sort(key=lambda job: job[1] == "patch")  # run last
+    jobs = [(*case, seed) for seed in seeds for case in wanted]  # what is cut off has as many seeds of every set
     given.out.parent.mkdir(parents=True, exist_ok=True)
     failed = 0
     with ProcessPoolExecutor(given.processes) as pool, given.out.open("a") as out:
