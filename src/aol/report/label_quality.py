@@ -20,14 +20,14 @@ def suspicion(label: Ints, wrong: Shorts, seen: Shorts, mean_margin: Reals, accu
 
     .. math:: m_i = \frac{\sum_e w_e \frac{q_{ie} - p_{ie}}{q_{ie} + p_{ie}}}{\sum_e w_e}, \qquad
         w_e = a_e^{10} (1 - a_e)^2, \qquad
-        s_i = \frac{m_i - b_{y_i}}{1 - b_{y_i}} > 1 - \max_e a_e, \qquad
+        s_i = \frac{m_i - b_{y_i}}{1 - b_{y_i}} > 1 - \frac{\sum_e w_e a_e}{\sum_e w_e}, \qquad
         b_c = \max(\mu_c, \tfrac14 \mu_c), \quad \mu_c = \operatorname{median}_{j \in c} m_j
 
     p is the probability of the label and q that of the best other class in epoch e, \(a_e\) the share of right answers.
     The margin m, `mean_margin`, counts most the epochs in which the classes are learnt and wrong labels are not yet
     learnt by heart. The base b of its class is taken from it, so that a class that is hard, or rare and learnt late, is
-    not suspected as a whole. A label is likely wrong where s is above the share of labels that even the best epoch had
-    wrong: a weak network must be surer. The score keeps the order of s, with one half at that bound. Where
+    not suspected as a whole. A label is likely wrong where s is above the share of labels that these epochs had wrong,
+    `1 - accuracy`: a weak network must be surer. The score keeps the order of s, with one half at that bound. Where
     probabilities were not kept, m is the share of wrong minus that of right answers. A sample never seen gets 0.
 
     >>> four = np.full(4, 4, np.int32)

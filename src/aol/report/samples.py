@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from aol.records.history import epoch_weight
 from aol.records.previews import TEST as TEST_PREVIEWS
 from aol.records.previews import Description, Previews, png, read_previews
 from aol.records.record import DamagedRunError, Floats, Ints, Run
@@ -51,22 +52,24 @@ class Samples(SampleTable):
     @cached_property
     def _times(self) -> tuple[Shorts, Shorts, Shorts, float]:
         seen_times, wrong_times, begun = np.zeros((3, len(self)), np.int32)
-        best = 0.0
+        weights, right_weights = 0.0, 0.0
         before = np.ones(len(self), np.int32)
         for seen, right, age in self.answers.epochs():
             seen_times += seen
             wrong_times += seen & ~right
             begun += (before <= 1) & (age > 1)
             before = age
-            best = max(best, float(right.sum() / max(1, seen.sum())))
-        return seen_times, wrong_times, begun, best
+            accuracy = float(right.sum() / max(1, seen.sum()))
+            weight = epoch_weight(accuracy)
+            weights, right_weights = weights + weight, right_weights + weight * accuracy
+        return seen_times, wrong_times, begun, right_weights / max(weights, 1e-9)
 
     # In how many epochs each sample was seen, and was seen and wrong; and how many error episodes it has had: unbroken
-    # stretches of age above one, the last maybe open. And the largest share of right answers in an epoch.
+    # stretches of age above one, the last maybe open. And the share of right answers, mean over epochs by their weight.
     seen = cached_property(lambda self: self._times[0])
     wrong = cached_property(lambda self: self._times[1])
     episodes = cached_property(lambda self: self._times[2])
-    _best_accuracy = cached_property(lambda self: self._times[3])
+    _accuracy = cached_property(lambda self: self._times[3])
 
     @cached_property
     def trusted(self) -> Masks:
@@ -81,7 +84,7 @@ class Samples(SampleTable):
 
         So a score above one half means the same on the page, in the exported table, and in the advice.
         """
-        score = suspicion(self.label, self.wrong, self.seen, self.mean_margin, self._best_accuracy)
+        score = suspicion(self.label, self.wrong, self.seen, self.mean_margin, self._accuracy)
         return np.where(self.trusted, score, score / 2).astype(np.float32)
 
     @property
