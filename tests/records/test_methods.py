@@ -67,6 +67,16 @@ def test_where_the_test_set_is_not_balanced_balanced_accuracy_decides(balanced: 
     assert (unread.measure, unread.balanced) == ("accuracy", False)
 
 
+def test_of_many_methods_the_best_come_first_behind_the_baseline() -> None:
+    names = [f"m{place}" for place in range(13)]
+    runs = [make_data(f"{name}, seed 0", seed=0, samples=False) for name in (*names, "none")]
+    for place, data in enumerate(runs):
+        readings = {"test_accuracy": np.full_like(data.run.over_time["test_accuracy"], 0.3 + place % 13 / 100)}
+        data.run.settings.pop("weighting")
+        runs[place] = changed(data, over_time=readings, curves={"test_accuracy": readings["test_accuracy"][:, 0]})
+    assert [row.name for row in methods_of(frame(*runs)).rows] == ["none", *reversed(names)]
+
+
 def test_methods_are_runs_that_differ_in_their_seed_alone() -> None:
     def settings(**given: object) -> dict[str, object]:
         return {"weighting": "aol", "rho": 0.5, "imbalance": 50.0, "seed": 0} | given
@@ -77,8 +87,8 @@ def test_methods_are_runs_that_differ_in_their_seed_alone() -> None:
         make_data("aol, seed 1", settings=settings(seed=1)),
         make_data("aol, seed 0", settings=settings(imbalance=10.0)),
     ]
-    found = by_method(frame(*runs))
-    assert [(name, len(method)) for name, method in found.items()] == [
+    methods = by_method(frame(*runs))
+    assert [(name, len(method)) for name, method in methods.items()] == [
         ("aol imbalance=50.0", 2), ("none", 1), ("aol imbalance=10.0", 1),
     ]  # fmt: skip
     assert by_method(frame()) == {}

@@ -19,6 +19,7 @@ from aol.stats import Gain, holm, paired_gain
 
 BASELINES = ("none", "plain", "baseline")  # what the baseline may be called in a loop of one's own
 LEVEL = 0.05  # of the error that any method is called better or worse
+_MANY = 12  # methods; of more the best come first, behind the baselines: not all may be listed
 _SAME, _ABOUT = 1e-4, 5e-3  # accuracy and balanced accuracy are the same, or about so, and only one of them is shown
 
 
@@ -137,15 +138,16 @@ class Methods:
         return f"{row.name} {change} points of {self.measure} ({interval}{seeds}) {over} {row.baseline}"
 
     def answer(self) -> str:
-        """Return in few sentences which methods are better than none here; empty where nothing was compared."""
+        """Return in few sentences which methods are better than none here; empty of one method."""
         if not self.tried:
-            return ""
+            missing = "No gains: there is no baseline run of these seeds. Train one; in your own loop, call it “plain”."
+            return missing if len(self.rows) > 1 else ""
         better = [self.gain_text(row) for row in self.better]
         if better:
             also = f" Also: {'; '.join(better[1:3])}." if better[1:] else ""
             return f"Best here: {better[0]}.{also}{self.chosen}"
-        most, many = self.tried[0], f" (corrected for {len(self.tried)} methods)"
-        none = f"No gain is certain{many if self.chosen else ''}. The best: {self.gain_text(most)}."
+        most, many = self.tried[0], f" (corrected for {len(self.tried)} methods). The best"
+        none = f"No gain is certain{many if self.chosen else ''}: {self.gain_text(most)}."
         near = most.gain is not None and most.gain.interval is not None and most.gain.interval[0] > 0
         return f"{none}{' More seeds may make it certain.' if near else ''}{self.chosen}"
 
@@ -192,7 +194,10 @@ def methods_of(frame: RunFrame) -> Methods:
         if apart <= _ABOUT:
             by_run = by_run.drop(columns=["accuracy", "macro_f1"], errors="ignore")
     chosen = [run for run, own in zip(runs, alike, strict=True) if own]
-    return Methods(compare(chosen, by_run.pop(measure).tolist(), by_run), measure.replace("_", " "), balanced)
+    rows = compare(chosen, by_run.pop(measure).tolist(), by_run)
+    if len(rows) > _MANY:
+        rows.sort(key=lambda row: -row.gain.mean if row.gain else -math.inf)
+    return Methods(rows, measure.replace("_", " "), balanced)
 
 
 def worst_classes(runs: Sequence[Run], most: int = 3) -> pd.DataFrame:

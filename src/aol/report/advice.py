@@ -218,7 +218,7 @@ def _offsets(data: RunData) -> str:
         return f"logit adjustment by the counts of each step ({_name(data, '--margin counts', loss)})"
     if len(set(data.run.counts or ())) == 1:  # offsets from equal counts are all zero
         return f"margins ({_name(data, '--margin probability', 'aol.MarginLoss')})"
-    return f"logit adjustment ({_name(data, '--margin counts', 'aol.LogitAdjustedLoss')})"
+    return f"logit adjustment ({_name(data, '--margin counts', 'aol.LogitAdjustedLoss, if you do not use it yet')})"
 
 
 def _name(data: RunData, flag: str, function: str) -> str:
