@@ -177,8 +177,8 @@ def kill(base: Path, chance: random.Random, undisturbed: dict[str, tuple[dict[st
     shutil.rmtree(out, ignore_errors=True)
     if kind not in undisturbed:
         start = time.monotonic()
-        if limited(begin(kind, out)):
-            raise Failure(f"{kind}: the undisturbed one failed")
+        if status := limited(begin(kind, out)):
+            raise Failure(f"{kind}: the undisturbed one failed: {MEANING.get(status, f'status {status}')}")
         undisturbed[kind] = result(kind, out), time.monotonic() - start
         shutil.rmtree(out)
     expected, seconds = undisturbed[kind]
@@ -361,5 +361,8 @@ if __name__ == "__main__":
     outcomes, wrong = soak(given.minutes, given.seed or 0, given.kind, only_one)
     for outcome, times in sorted(outcomes.items()):
         print(f"{outcome:<48} {times:>8,}")
+    kills = sum(int(outcome.split()[1]) * times for outcome, times in outcomes.items() if " kills of " in outcome)
+    tried = {kind: sum(times for outcome, times in outcomes.items() if outcome.startswith(kind)) for kind in given.kind}
+    print(f"{kills:,} kills,", ", ".join(f"{times:,} trials of {kind}" for kind, times in tried.items()))
     print(*wrong, sep="\n")
     sys.exit(1 if wrong else 0)
