@@ -57,15 +57,9 @@ def test_public_names_are_sorted_and_there():
 
 
 BAD_MAKINGS = {
-    "labels": {
-        ValueError: ([], [[0, 1]], 0, [-1], [0, 2**62]),
-        TypeError: ([0.5], [True], ["cat"], "cat", None),
-    },
+    "labels": {ValueError: ([], [[0, 1]], 0, [-1], [0, 2**62]), TypeError: ([0.5], [True], ["cat"], "cat", None)},
     "num_classes": {ValueError: (1, 2**62, 0), TypeError: (2.0, True)},
-    "rho": {
-        ValueError: (-0.1, 1.1, float("nan"), [], [[0.5]], [0.5, 2.0]),
-        TypeError: ("0.5", None, True, 1j),
-    },
+    "rho": {ValueError: (-0.1, 1.1, float("nan"), [], [[0.5]], [0.5, 2.0]), TypeError: ("0.5", None, True, 1j)},
     "level": {ValueError: ("classes", None, ["class"])},
     "fuse": {ValueError: ("median", "mean")},
     "absent": {ValueError: ("drop",)},

@@ -128,14 +128,7 @@ def test_a_reservoir_left_anywhere_goes_on_there(stop):
 
 
 @pytest.mark.parametrize("memory", [aol.KeepAll(), KeepLast(), aol.Reservoir(3)])
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        ([0.5], TypeError),
-        ([[1]], ValueError),
-        ([-1], IndexError),
-    ],
-)
+@pytest.mark.parametrize(("given", "error"), [([0.5], TypeError), ([[1]], ValueError), ([-1], IndexError)])
 def test_what_is_no_vector_of_indices_is_refused(memory, given, error):
     with pytest.raises(error, match="indices"):
         memory.add(given)

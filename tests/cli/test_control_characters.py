@@ -47,12 +47,7 @@ def test_a_study_is_shown_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[
         f'[[methods]]\nname = "none"\n[[methods]]\nname = "{escaped}"\nweighting = "aol"\n'
     )
     (tmp_path / "out").mkdir()
-    for form in (
-        ["status"],
-        ["show"],
-        ["show", "--format", "markdown"],
-        ["show", "--format", "csv"],
-    ):
+    for form in (["status"], ["show"], ["show", "--format", "markdown"], ["show", "--format", "csv"]):
         status = main(["study", form[0], str(tmp_path / "study.toml"), "--out", str(tmp_path / "out"), *form[1:]])
         said = capsys.readouterr()
         assert status == 0

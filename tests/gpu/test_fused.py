@@ -14,17 +14,7 @@ from aol.lab.data.images import Augmentation, centred
 from aol.lab.nets.fused import FusedStack, launch, launch_back, obstacle, stage
 from aol.lab.nets.fused import images as read
 from aol.lab.nets.stacked import Stacked
-from tests.support.fused_nets import (
-    CLASSES,
-    cuts,
-    error,
-    errors_of_a_step,
-    images,
-    loss,
-    stacked,
-    stacked_cnns,
-    twins,
-)
+from tests.support.fused_nets import CLASSES, cuts, error, errors_of_a_step, images, loss, stacked, stacked_cnns, twins
 
 
 @pytest.mark.parametrize(("fewest", "batch"), [(10**9, 10), (0, 10), (0, 1)], ids=["tiles", "rows", "one image"])

@@ -105,18 +105,12 @@ def test_the_page_of_a_study_that_was_run(ran: tuple[str, str], tmp_path: Path) 
     ("words", "said"),
     [
         (["show", "nothing"], "There is no study 'nothing'"),
-        (
-            ["show", "period-10", "--out", "nowhere"],
-            "There is no folder nowhere: aol study run ... --out nowhere",
-        ),
+        (["show", "period-10", "--out", "nowhere"], "There is no folder nowhere: aol study run ... --out nowhere"),
         (["show", "period-10", "--figure", "mean"], "figure must be one of last, tail_mean"),
         (["show", "arrival", "--figure", "second_half_mean"], "figure second_half_mean is for streams"),
         (["show", "period-10", "--format", "pdf"], "--format"),
         (["show", "period-10", "--format", "csv", "--json"], "--json and --format csv contradict each other."),
-        (
-            ["show", "period-10", "--write", "t.xls"],
-            "--write must end in .txt, .md, .csv, .json, or",
-        ),
+        (["show", "period-10", "--write", "t.xls"], "--write must end in .txt, .md, .csv, .json, or"),
         (["page", "--write", "no/such/page.md"], "--write: there is no folder no/such."),
         (["show", "period-10", "--seeds", "x"], "--seeds must be whole numbers"),
     ],

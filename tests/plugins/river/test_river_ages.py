@@ -9,17 +9,7 @@ import random
 from collections import Counter
 
 import pytest
-from river import (
-    compose,
-    ensemble,
-    forest,
-    imblearn,
-    linear_model,
-    multiclass,
-    naive_bayes,
-    preprocessing,
-    tree,
-)
+from river import compose, ensemble, forest, imblearn, linear_model, multiclass, naive_bayes, preprocessing, tree
 
 from aol.plugins.river import AgedClassifier
 from tests.support.oracle import StreamOracle
