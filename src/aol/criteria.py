@@ -147,7 +147,8 @@ def _labels(target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
 
 def _by_class(values: Tensor, label: Tensor, num_classes: int) -> Tensor:
     """Return sums of values `[..., n]` over the labels of each class, `[..., C]`."""
-    if torch.compiler.is_compiling() and values.is_cuda:  # one kernel, with all that follows; a scatter takes two
+    # One kernel with all that follows, where a scatter takes two; for very many classes it would be the slower way.
+    if torch.compiler.is_compiling() and values.is_cuda and num_classes <= 4096:
         own = torch.arange(num_classes, device=label.device)[:, None] == label
         return torch.where(own, values[..., None, :], 0.0).sum(-1)
     return values.new_zeros(*values.shape[:-1], num_classes).scatter_add_(-1, label.expand_as(values), values)
