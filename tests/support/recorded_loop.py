@@ -23,11 +23,11 @@ def answers(epoch: int, size: int = 30, runs: tuple[int, ...] = ()) -> torch.Ten
 def epoch_of(ages: aol.SampleAges, recorder: aol.Recorder, epoch: int, **figures: object) -> None:
     """One epoch of a user's loop, in batches."""
     runs = tuple(ages.rho.shape)
+    recorder.test(LABELS, answers(100 + epoch, runs=runs))
     for index in torch.arange(30).split(8):
         logits = answers(epoch, runs=runs)[..., index, :]
         ages.observe(index, aol.is_correct(logits, LABELS[index].expand(*runs, -1)))
         recorder.observe(index, logits)
-    recorder.test(LABELS, answers(100 + epoch, runs=runs))
     ages.advance()
     recorder.advance(lr=0.1 / (epoch + 1), **figures)  # type: ignore[arg-type]
 

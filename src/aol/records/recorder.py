@@ -208,6 +208,7 @@ class Recorder:
             if place.shape != label.shape:
                 raise ValueError(f"index must have the shape {list(label.shape)} of label, not {list(place.shape)}.")
             _check.within("index", place.cpu(), len(self._tested), "test samples of this recorder (test_size)")
+        self._catch_up()
         add_readings(self._sums["test"], answers, label[None])
         if index is not None:
             prediction, confidence, top, _ = answer(answers[0], label)
