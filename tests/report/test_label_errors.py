@@ -118,6 +118,22 @@ def test_runs_of_parts_of_a_set_are_joined_by_sample(tmp_path: Path) -> None:
     assert together.sort_index()[40:].equals(alone.sort_index()[40:])
 
 
+def test_a_run_that_never_saw_a_sample_has_no_part_in_its_score(tmp_path: Path) -> None:
+    whole = watched(tmp_path / "whole")
+    ages = aol.SampleAges(whole.ages.labels, num_classes=3)
+    seen = torch.arange(30)
+    with aol.Recorder(tmp_path / "half", ages) as recorder:
+        for _ in range(5):
+            logits = 3.0 * nn.functional.one_hot(seen % 3, 3).float()
+            ages.observe(seen, aol.is_correct(logits, ages.labels[seen]))
+            recorder.observe(seen, logits)
+            ages.advance()
+            recorder.advance()
+    together, alone = aol.find_label_errors([whole, recorder]), aol.find_label_errors(whole)
+    assert together.sort_index()[30:].equals(alone.sort_index()[30:])
+    assert alone.flagged[30]
+
+
 @pytest.mark.parametrize("classes", [1, 2])
 def test_few_classes(tmp_path: Path, classes: int) -> None:
     data = TensorDataset(torch.arange(8), torch.zeros(8, dtype=torch.int64) if classes == 1 else torch.arange(8) % 2)

@@ -68,9 +68,11 @@ def label_errors(samples: Samples) -> pd.DataFrame:
 
 def _consensus(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     table = pd.concat(frames, ignore_index=True)
-    by_sample = table.groupby("index", sort=True)
-    if (by_sample["label"].nunique() > 1).any():
+    if (table.groupby("index")["label"].nunique() > 1).any():
         raise ValueError("The runs are of different labels: give runs of one training set.")
+    seen = table["score"] > 0  # 0: the run never saw it, and does not count where another one did
+    table = table[seen | ~seen.groupby(table["index"]).transform("any")]
+    by_sample = table.groupby("index", sort=True)
     votes = table.groupby(["index", "suggested"])["score"].agg(["size", "sum"]).reset_index()
     votes = votes.sort_values(["size", "sum"], kind="stable").drop_duplicates("index", keep="last").set_index("index")
     errors = by_sample.agg(label=("label", "first"), score=("score", "mean"))
