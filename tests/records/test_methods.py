@@ -70,11 +70,12 @@ def test_where_the_test_set_is_not_balanced_balanced_accuracy_decides(balanced: 
 def test_of_many_methods_the_best_come_first_behind_the_baseline() -> None:
     names = [f"m{place}" for place in range(13)]
     runs = [make_data(f"{name}, seed 0", seed=0, samples=False) for name in (*names, "none")]
+    runs.append(make_data("unpaired, seed 1", seed=1, samples=False))
     for place, data in enumerate(runs):
         readings = {"test_accuracy": np.full_like(data.run.over_time["test_accuracy"], 0.3 + place % 13 / 100)}
         data.run.settings.pop("weighting")
         runs[place] = changed(data, over_time=readings, curves={"test_accuracy": readings["test_accuracy"][:, 0]})
-    assert [row.name for row in methods_of(frame(*runs)).rows] == ["none", *reversed(names)]
+    assert [row.name for row in methods_of(frame(*runs)).rows] == ["none", *reversed(names), "unpaired"]
 
 
 def test_methods_are_runs_that_differ_in_their_seed_alone() -> None:

@@ -19,7 +19,7 @@ from aol.stats import Gain, holm, paired_gain
 
 BASELINES = ("none", "plain", "baseline")  # what the baseline may be called in a loop of one's own
 LEVEL = 0.05  # of the error that any method is called better or worse
-_MANY = 12  # methods; of more the best come first, behind the baselines: not all may be listed
+_MANY = 12  # methods; of more the best come first, behind their baseline: not all may be listed
 _SAME, _ABOUT = 1e-4, 5e-3  # accuracy and balanced accuracy are the same, or about so, and only one of them is shown
 
 
@@ -195,8 +195,10 @@ def methods_of(frame: RunFrame) -> Methods:
             by_run = by_run.drop(columns=["accuracy", "macro_f1"], errors="ignore")
     chosen = [run for run, own in zip(runs, alike, strict=True) if own]
     rows = compare(chosen, by_run.pop(measure).tolist(), by_run)
-    if len(rows) > _MANY:
-        rows.sort(key=lambda row: -row.gain.mean if row.gain else -math.inf)
+    if len(rows) > _MANY and (gains := [row for row in rows if row.gain]):
+        gains.sort(key=lambda row: -row.gain.mean if row.gain else 0.0)
+        first = [row for row in rows if (row.conditions, row.method) == (gains[0].conditions, gains[0].baseline)]
+        rows = [*first, *gains, *(row for row in rows if not row.gain and row not in first)]
     return Methods(rows, measure.replace("_", " "), balanced)
 
 
