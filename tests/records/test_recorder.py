@@ -281,6 +281,11 @@ def test_texts_and_rows_of_samples_are_kept_and_shown_on_the_page(tmp_path: Path
         epoch_of(ages, recorder, 0)
     assert read_run(tmp_path).finished
     assert not read_previews(tmp_path).texts
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "test.safetensors").write_bytes(b"a file of the user's own")
+    aol.Recorder(data, ages).close()
+    assert (data / "test.safetensors").exists()
 
 
 def test_a_network_that_diverged_is_recorded_as_unknown(tmp_path: Path) -> None:

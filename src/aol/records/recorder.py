@@ -160,8 +160,9 @@ class Recorder:
         """Read the record that is in the folder, or refuse it."""
         remove_partial_files(self.folder)
         if not (self.folder / FILE).exists():
-            for left in (samples.TEST, previews.FILE, previews.TEST):  # of a record that was removed
-                (self.folder / left).unlink(missing_ok=True)
+            if (self.folder / samples.FILE).exists():  # of a record that was removed; else the files are the user's own
+                for left in (samples.TEST, previews.FILE, previews.TEST):
+                    (self.folder / left).unlink(missing_ok=True)
             return
         if not resume:
             raise ValueError(f"{self.folder} already holds a record: give resume=True to go on, or another folder.")
