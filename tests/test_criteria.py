@@ -668,7 +668,7 @@ def test_a_plain_loop_with_the_loss_trains_the_network_of_the_lab(given) -> None
         (lambda: aol.LogitAdjustedLoss(True), "num_classes"),
         (lambda: aol.LogitAdjustedLoss(C, tau=-1), "tau"),
         (lambda: aol.LogitAdjustedLoss(C, memory=0), "memory"),
-        (lambda: aol.LogitAdjustedLoss(C, memory="x"), "memory"),
+        (lambda: aol.LogitAdjustedLoss(C, memory=np.array([1, 2])), "memory"),
         (lambda: aol.LogitAdjustedLoss(C, label_smoothing="x"), "label_smoothing"),
         (lambda: aol.LogitAdjustedLoss(C, counts=[1] * C, memory=9), "memory"),
         (lambda: aol.LogitAdjustedLoss(C, counts=[1, 2]), "counts"),

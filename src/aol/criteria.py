@@ -325,7 +325,7 @@ class LogitAdjustedLoss(_Adjusted):
         **cross_entropy: Any,
     ) -> None:
         super().__init__(num_classes, tau, **cross_entropy)
-        good = memory is None or (counts is None and memory != 0 and _within(0, memory, 1e300))
+        good = memory is None or (counts is None and _within(0, memory, 1e300) and memory != 0)
         _require(good, "memory must be a number of labels above 0, without counts", memory)
         self.memory, self.learns = memory, counts is None
         self._add(counts=torch.zeros(num_classes) if counts is None else _counts(counts, self.num_classes))

@@ -298,7 +298,7 @@ def test_other_labels_and_rows_without_are_refused_in_a_pass(tmp_path: Path) -> 
     rare = TensorDataset(X[Y < 2], Y[Y < 2])  # without the last class
     with Watch(tmp_path, rare, DATA) as watch, pytest.raises(ValueError, match=r"names of all 3, classes="):
         watch.epoch(model())
-    with Watch(tmp_path, rare, DATA, classes=["a", "b", "c"]) as watch:
+    with Watch(tmp_path, rare, DATA, classes=np.array(["a", "b", "c"])) as watch:
         watch.epoch(model())
 
 

@@ -88,7 +88,7 @@ class Watch:
             if (sample := first_that_differs(data)) is not None:
                 why = "give Watch the view without augmentation, so that ages are of the same samples in every epoch"
                 warnings.warn(f"train_set differs when sample {sample} is read again: {why}.", stacklevel=2)
-            names = record.get("classes") or class_names(data)
+            names = class_names(data) if record.get("classes") is None else record["classes"]
             ages = ages_of(train_set, names, device) if ages is None else ages
             if not isinstance(ages, SampleAges):
                 raise TypeError(f"ages must be SampleAges, not {_check.shown(ages)}.")
