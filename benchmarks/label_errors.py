@@ -9,7 +9,7 @@ did not see the sample. Then, for CIFAR-10N, the network is trained again: witho
 labels, and without as many at random.
 
 The score, its epochs' weights and its bound were chosen with other labels (random_label2, random_label3, planted noise)
-and other seeds, before any figure here was seen.
+and other seeds. The bound was chosen anew after a first version was seen on aggre_label; its seeds here are fresh.
 
     pip install cleanlab==2.9.0 torch==2.13.0 scikit-learn
     python benchmarks/label_errors.py --cifar10n cifar10n.npz --data-dir FOLDER
