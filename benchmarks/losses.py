@@ -133,19 +133,11 @@ class Words(nn.Module):
         return self.head(self.embed(words))
 
 
-def documented() -> tuple[list[str], Tensor]:
-    """Return docstrings of ten packages of the standard library, and the index of the package of each."""
-    from docstrings import corpus
-
-    stored = packed("docstrings")
-    return (stored["texts"].tolist(), torch.from_numpy(stored["labels"])) if stored else corpus()
-
-
 def text(seed: int) -> Problem:
     """Return docstrings of ten packages of the standard library, imbalance 20."""
-    from docstrings import split
+    from docstrings import corpus, split
 
-    texts, labels = documented()
+    texts, labels = corpus()
     kept, test = split(labels, 20.0, seed)
     words = [[word.strip(".,:;()'\"`").lower() for word in line.split()[:48]] for line in texts]
     seen = {word: i for i, word in enumerate(sorted({w for k in kept.tolist() for w in words[k]}), 1)}
