@@ -7,13 +7,14 @@ The verdicts follow from the rules in `results/studies/beyond-counts.md`.
 
 from __future__ import annotations
 
-import re
+import itertools
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from beyond_counts import CANDIDATES, PILOTS, read
+from matplotlib.ticker import MaxNLocator
 from measuring import RESULTS, Record, table
 
 from aol.stats import paired_gain
@@ -33,9 +34,14 @@ TITLES = {
     "hidden": "hidden groups without group labels",
     "stream": "age as an alarm in a stream",
 }
-NAMES = {"none": "plain training", "adjust none": "logit adjustment alone", "stream none": "class-balanced replay"}
+RIVALS = {"skip": "training on all"}  # what a form of age must be near to
+SECOND = {"skip": "saved", "leave out": "mislabelled", "hidden": "others"}  # measures beside the metric
+NAMES = {"none": "plain training", "skip none": "training on all", "leave out none": "training on all"}
+NAMES |= {"adjust none": "logit adjustment alone", "stream none": "class-balanced replay"}
 LEAST, LOST, SAVED = 0.5, 0.2, 1.1  # points that count as a gain; that skipping may lose; times InfoBatch's savings
+FEWEST = 5  # seeds of a set
 BOUND = "with groups"  # methods that know the groups of validation images
+COLOURS = ("#b2182b", "#2166ac")
 Values = dict[str, np.ndarray]  # of each method, by seed
 Difference = tuple[float, float]  # mean and half of the interval of 95 %, in points
 
@@ -53,22 +59,27 @@ def by_set(lines: list[Record]) -> dict[tuple[str, str], dict[str, Values]]:
     return {
         key: {measure: {of: np.array(x) for of, x in rows.items()} for measure, rows in sets[key].items()}
         for key in every
-        if key in sets
+        if key in sets and len(sets[key][CANDIDATES[key[0]][1]]["none"]) >= FEWEST
     }
 
 
 def difference(now: np.ndarray, before: np.ndarray) -> Difference:
     known = paired_gain((now - before).tolist())
-    low, high = known.interval or (np.nan, np.nan)
+    low, high = known.interval or (known.mean, known.mean)  # none of equal differences
     return known.mean, (high - low) / 2
 
 
-def shown(apart: Difference) -> str:
-    return f"{round(apart[0], 2) + 0.0:+.2f} ± {apart[1]:.2f}".replace("-", "−").replace(" ", "\N{NO-BREAK SPACE}")
+def signed(value: float) -> str:
+    return f"{round(value, 2) + 0.0:+.2f}".replace("-", "−")
 
 
 def named(candidate: str, method: str) -> str:
     return NAMES.get(f"{candidate} {method}") or method.replace("none", NAMES["none"])
+
+
+def savings(measures: dict[str, Values]) -> float:
+    """Return how many times as many samples ages save as InfoBatch."""
+    return float(measures["saved"]["age"].mean() / measures["saved"]["InfoBatch"].mean())
 
 
 def rivals(candidate: str, values: Values) -> list[str]:
@@ -76,90 +87,95 @@ def rivals(candidate: str, values: Values) -> list[str]:
     return [method for method in values if method not in FORMS[candidate] and BOUND not in method]
 
 
-def judged(candidate: str, form: str, measures: dict[str, Values]) -> tuple[bool, str]:
-    """Return whether a form of age gains on a set, and the comparison that decides, by the rules of the plan."""
+def judged(candidate: str, form: str, measures: dict[str, Values]) -> tuple[bool, Difference, str]:
+    """Return whether a form of age gains on a set by the rules of the plan, and the difference that decides."""
     values = measures[CANDIDATES[candidate][1]]
-    if candidate == "skip":
-        saved = measures["saved"]
-        more, lost = difference(saved[form], saved["InfoBatch"]), difference(values[form], values["none"])
-        enough = saved[form].mean() >= SAVED * saved["InfoBatch"].mean() and more[0] > more[1]
-        text = f"{saved[form].mean():.1f} % of the samples saved at {shown(lost)} points"
-        return enough and lost[0] >= -LOST, f"{text}; InfoBatch {saved['InfoBatch'].mean():.1f} %"
     apart = {rival: difference(values[form], values[rival]) for rival in rivals(candidate, values)}
-    gains = all(mean >= LEAST and mean > half for mean, half in apart.values())
+    if candidate == "skip":
+        times, more = savings(measures), difference(measures["saved"][form], measures["saved"]["InfoBatch"])
+        gains = times >= SAVED and more[0] > more[1] and apart["none"][0] >= -LOST
+        return gains, apart["none"], f"at {times:.2f} times InfoBatch's savings"
     nearest = min(apart, key=lambda rival: apart[rival][0])
-    return gains, f"{shown(apart[nearest])} points over {named(candidate, nearest)}"
+    gains = all(mean >= LEAST and mean > half for mean, half in apart.values())
+    return gains, apart[nearest], f"over {named(candidate, nearest)}"
 
 
 def verdicts(lines: list[Record]) -> str:
-    """Return the table of the candidates: how age compares with the strongest rival on each set, and the verdict."""
-    sets, rows = by_set(lines), []
-    for candidate, (_, _, names) in CANDIDATES.items():
-        known = [name for name in names if (candidate, name) in sets]
-        if not known:
-            continue
-        of_form = {
-            form: [judged(candidate, form, sets[candidate, name]) for name in known] for form in FORMS[candidate]
-        }
-        texts = [
-            f"{name}: "
-            + ", ".join((f"{form} " if len(of_form) > 1 else "") + own[i][1] for form, own in of_form.items())
-            for i, name in enumerate(known)
-        ]
+    """Return the table of the candidates: how forms of age compare with the strongest rival of every set."""
+    rows = []
+    for candidate in CANDIDATES:
+        sets = {name: measures for (owner, name), measures in by_set(lines).items() if owner == candidate}
+        texts, gained = [], {}
+        for form in FORMS[candidate]:
+            own = {name: judged(candidate, form, measures) for name, measures in sets.items()}
+            gained[form] = [name for name, (gains, *_) in own.items() if gains]
+            means = [mean for _, (mean, _), _ in own.values()]
+            texts.append(f"{form} {signed(min(means))} to {signed(max(means))}")
+        if candidate == "skip":
+            times = [savings(measures) for measures in sets.values()]
+            texts[0] += f" beside training on all, {min(times):.2f} to {max(times):.2f} times InfoBatch's savings"
         rows.append({
-            "use of age": f"[{TITLES[candidate]}](#{anchor(candidate)})",
-            "beside the strongest rival (95 %)": "; ".join(texts),
-            "verdict": "**gain**" if any(all(gains for gains, _ in own) for own in of_form.values()) else "no gain",
+            "use of age": f"[{TITLES[candidate]}](#{TITLES[candidate].replace(' ', '-')})",
+            "sets": str(len(sets)),
+            "beside the strongest rival, points": "; ".join(texts),
+            "gains on": "; ".join(f"{name} ({form})" for form in gained for name in gained[form]) or "none",
+            "verdict": "**gain**" if len(sets) in map(len, gained.values()) else "no gain",
         })  # fmt: skip
-    return re.sub("-{4,}", "---", re.sub(r" {2,}\|", " |", table(rows)))
-
-
-def anchor(candidate: str) -> str:
-    return TITLES[candidate].replace(" ", "-")
+    return table(rows)
 
 
 def details(candidate: str, lines: list[Record]) -> str:
-    """Return the table of a candidate: means of all measures in percent, and forms of age minus every other method."""
-    rows, main = [], CANDIDATES[candidate][1]
+    """Return the table of a candidate: means in percent by set, and forms of age minus the strongest rival."""
+    rows, main, strongest = [], CANDIDATES[candidate][1], RIVALS.get(candidate, "the strongest rival")
     for (owner, name), measures in by_set(lines).items():
         if owner != candidate:
             continue
-        for method, values in measures[main].items():
-            row = {"set": name if method == "none" else "", "method": named(candidate, method)}
-            row |= {measure: f"{measures[measure][method].mean():.1f}" for measure in sorted(measures, key=main.__ne__)}
-            for form in FORMS[candidate]:
-                own = method == form or BOUND in method
-                row[f"{form} minus it"] = "" if own else shown(difference(measures[main][form], values))
-            rows.append(row)
-    return table([{key.replace("_", " "): cell for key, cell in row.items()} for row in rows])
+        shown = [measures[key] for key in (main, SECOND.get(candidate)) if key]
+        seeds = len(measures[main]["none"])
+        row = {"set": name if seeds == 10 else f"{name} (n = {seeds})"}
+        for method in measures[main]:
+            row[named(candidate, method)] = " / ".join(f"{values[method].mean():.1f}" for values in shown)
+        for form in FORMS[candidate]:
+            gains, (mean, half), text = judged(candidate, form, measures)
+            text = f"{signed(mean)} ± {half:.2f} {text}"
+            row[f"{form} minus {strongest}"] = f"**{text}**" if gains else text
+        rows.append(row)
+    return table(rows)
 
 
 def figure(candidate: str, lines: list[Record], folder: Path) -> None:
-    """Draw every method's difference to plain training, with intervals."""
+    """Draw forms of age minus every rival, with intervals."""
     sets = {name: measures for (owner, name), measures in by_set(lines).items() if owner == candidate}
-    main = CANDIDATES[candidate][1]
-    height = 0.7 + 0.25 * max(len(measures[main]) for measures in sets.values())
-    how: dict[str, Any] = {"figsize": (6.2, height), "sharey": True, "squeeze": False, "layout": "constrained"}
-    drawn, axes = plt.subplots(1, len(sets), **how)
-    for axis, (name, measures) in zip(axes[0], sets.items(), strict=True):
-        methods = [method for method in measures[main] if method != "none"][::-1]
+    main, across = CANDIDATES[candidate][1], min(len(sets), 3)
+    others = rivals(candidate, next(iter(sets.values()))[main])[::-1]
+    down = -(-len(sets) // across)
+    how: dict[str, Any] = {"sharey": True, "squeeze": False, "layout": "constrained"}
+    drawn, axes = plt.subplots(down, across, figsize=(7.4, down * (0.7 + 0.22 * len(others))), **how)
+    for axis in axes.flat[len(sets) :]:
+        axis.set_visible(False)
+    for axis, (name, measures) in zip(axes.flat, sets.items(), strict=False):
         axis.axvline(0, color="#767676", linewidth=0.7, zorder=0)
-        for row, method in enumerate(methods):
-            mean, half = difference(measures[main][method], measures[main]["none"])
-            colour = "#b2182b" if method in FORMS[candidate] else "#8a8a8a" if BOUND in method else "#2166ac"
-            axis.errorbar(mean, row, xerr=half, fmt="o", color=colour, markersize=5, linewidth=1.5)
-        saved = {method: f" ({values.mean():.0f} % saved)" for method, values in measures.get("saved", {}).items()}
-        axis.set_yticks(range(len(methods)), [named(candidate, method) + saved.get(method, "") for method in methods])
-        axis.set(xlabel=f"points over {named(candidate, 'none')}", title=name)
-        axis.margins(y=0.15)
+        for (place, form), row in itertools.product(enumerate(FORMS[candidate]), range(len(others))):
+            mean, half = difference(measures[main][form], measures[main][others[row]])
+            at = row + 0.15 * (len(FORMS[candidate]) - 1) * (1 - 2 * place)
+            label = form if row == 0 else None
+            axis.errorbar(mean, at, xerr=half, fmt="o", color=COLOURS[place], markersize=4, linewidth=1.3, label=label)
+        axis.set_yticks(range(len(others)), [f"minus {named(candidate, rival)}" for rival in others])
+        saved = [f"{of} {measures['saved'][of].mean():.0f} %" for of in ("age", "InfoBatch") if "saved" in measures]
+        axis.set(title=f"{name}\nsaved: {', '.join(saved)}" if saved else name)
+        axis.xaxis.set_major_locator(MaxNLocator(4))
+        axis.margins(y=0.2)
         axis.spines[["top", "right"]].set_visible(False)
+    drawn.supxlabel("points, 95 % interval", fontsize=8)
+    if len(FORMS[candidate]) > 1:
+        drawn.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
     drawn.savefig(folder / f"beyond-counts-{candidate.replace(' ', '-')}.svg", metadata={"Date": None})
     plt.close(drawn)
 
 
 def main() -> None:
     lines = read(RESULTS / "beyond_counts.jsonl")
-    plt.rcParams.update({"font.size": 8, "axes.titlesize": 8, "svg.hashsalt": "aol"})
+    plt.rcParams.update({"font.size": 8, "axes.titlesize": 8, "svg.hashsalt": "aol", "svg.fonttype": "none"})
     page = DOCS / "beyond-counts.md"
     text = page.read_text()
     for what in ("verdicts", *dict.fromkeys(line["candidate"] for line in lines)):
