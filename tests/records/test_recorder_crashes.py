@@ -16,7 +16,7 @@ import torch
 
 import aol
 from aol.records import previews, record, samples
-from aol.records.record import read_run
+from aol.records.record import DamagedRunError, read_run
 from tests.support.recorded_loop import LABELS, NAMES, ages_over_time, answers, epoch_of, samples_of
 from tests.support.running import PATIENCE
 
@@ -153,6 +153,21 @@ def test_an_epoch_that_was_saved_and_not_recorded_is_recorded_from_the_ages(earl
     assert np.isnan(run.curves["train_accuracy"]).tolist() == [False, False, True, False, False]
     assert run.curves["test_accuracy"][3:].tolist() == known.curves["test_accuracy"][3:].tolist()
     assert ages_over_time(samples_of(tmp_path / "killed")) == ages_over_time(samples_of(tmp_path / "straight"))
+
+
+def test_ages_of_another_run_are_not_taken_for_those_of_the_next_epoch(tmp_path: Path) -> None:
+    ages, other = (aol.SampleAges(LABELS, num_classes=4) for _ in range(2))
+    with aol.Recorder(tmp_path, ages, classes=NAMES) as recorder:
+        ages.observe(range(30), torch.ones(30, dtype=torch.bool))
+        ages.advance()
+        recorder.advance()
+    for _ in range(2):
+        other.observe(range(30), torch.zeros(30, dtype=torch.bool))
+        other.advance()
+    before = (tmp_path / "run.json").read_bytes()
+    with pytest.raises(DamagedRunError, match="record of other ages"):
+        aol.Recorder(tmp_path, other, classes=NAMES, resume=True)
+    assert (tmp_path / "run.json").read_bytes() == before
 
 
 def test_a_checkpoint_newer_than_the_records_is_refused_and_the_record_stays(tmp_path: Path) -> None:

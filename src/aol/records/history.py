@@ -206,6 +206,11 @@ class SampleHistory:
             told = _distributed.total(self._values[name].masked_fill(~mine, 0.0))
             self._values[name] = torch.where(self._now, told, self._values[name])
 
+    def can_precede(self, age: Tensor) -> bool:
+        """Return whether ages `[R, N]` can be those of the next epoch: young, as they were, or one more."""
+        before, age = self._values["age"], age.to(self._now.device)
+        return bool(((age <= 1) | (age == before) | (age == before + 1)).all())
+
     def cut(self, epochs: int) -> None:
         """Drop all but the first epochs. Last predictions and means are kept."""
         if epochs >= len(self):

@@ -177,8 +177,11 @@ class Recorder:
     def _catch_up(self) -> None:
         """Record the epoch of ages that were saved before the process was killed; of it, only the ages are known."""
         behind = not self._at and self._record.epochs[-1:].tolist() == [self.ages.epoch - 1]
-        if behind and _distributed.world()[1] == 1:  # `advance` is collective, this is not
-            self.advance()
+        if not behind or _distributed.world()[1] > 1:  # `advance` is collective, this is not
+            return
+        if not self._history.can_precede(self.ages.age[None]):
+            raise DamagedRunError(f"{self.folder} has a record of other ages: choose another folder.")
+        self.advance()
 
     # What happens
 
