@@ -8,7 +8,7 @@ with `aol.Recorder`, and every score ranks the samples of that run; cleanlab als
 did not see the sample. Then, for CIFAR-10N, the network is trained again: without what is flagged, with the suggested
 labels, and without as many at random.
 
-The score, its epochs' weights and its bound were chosen with other labels (random_label2, random_label3, planted noise)
+The score, its epochs' weights and its bound were chosen with other labels (random_label2, and planted noise)
 and other seeds. The bound was chosen anew after a first version was seen on aggre_label; its seeds here are fresh.
 
     pip install cleanlab==2.9.0 torch==2.13.0 scikit-learn
