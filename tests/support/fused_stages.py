@@ -68,4 +68,4 @@ class StageCase:
         return launch.conv_forward(x, packed, 2, table=self.behind[1])[0], x
 
     def _convolved(self, x: Tensor, weight: Tensor, table: Tensor, shortcut: Tensor | None = None) -> Tensor:
-        return stage.forward(x, stage.pack(weight, self.runs)[0], table=table, shortcut=shortcut)[0]
+        return stage.forward(x, stage.pack([weight], self.runs)[0][0], table=table, shortcut=shortcut)[0]

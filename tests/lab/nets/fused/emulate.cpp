@@ -4,7 +4,11 @@
 #include MORE
 
 extern "C" void run_pack(const float *weights, uint4 *ahead, uint4 *back, int runs) {
-    launch((WEIGHTS + THREADS - 1) / THREADS, runs, THREADS, 16, [=] { pack(weights, ahead, back); });
+    Packed from = {{nullptr, weights}};  // the second of two convolutions
+    uint4 *ahead_of_first = ahead - (u64)runs * WEIGHTS, *back_of_first = back - (u64)runs * WEIGHTS;
+    launch((WEIGHTS + THREADS - 1) / THREADS, 2 * runs, THREADS, 16, [=] {
+        if (blockIdx.y >= runs) pack(from, ahead_of_first, back_of_first, runs);
+    });
 }
 #ifdef BLOCKS
 extern "C" void run_blocks(const uint4 *x, const uint4 *shortcut, const uint4 *weights, const float *tables, uint2 *out,

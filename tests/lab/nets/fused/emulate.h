@@ -21,7 +21,7 @@ static inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}
 static dim threadIdx, blockIdx, gridDim;
 using std::min;
 #define __global__
-#define __device__ static
+#define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define LANE (threadIdx.x % 32)
@@ -106,18 +106,26 @@ static void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     meet(warp());
 }
 
-// Copies arrive at once or, with LATE, when the thread that asked for them waits: both are allowed, and all between.
+// Copies arrive at once or, with LATE, when the thread that asked for them waits for their group: both are allowed, and
+// all between.
 struct Copy { void *to; const void *from; };
-static std::vector<std::vector<Copy>> underway;
+static std::vector<std::vector<std::vector<Copy>>> underway;  // of a thread: groups, the last one open
+static void end_group() { underway[threadIdx.x].push_back({}); }
+template <int OPEN> static void wait_for_all_but() {
+    auto &groups = underway[threadIdx.x];
+    for (; groups.size() > OPEN + 1; groups.erase(groups.begin()))
+        for (Copy &copy : groups[0]) memcpy(copy.to, copy.from, 16);
+}
 static void wait_for_copies() {
-    for (Copy &copy : underway[threadIdx.x]) memcpy(copy.to, copy.from, 16);
-    underway[threadIdx.x].clear();
+    end_group();
+    wait_for_all_but<0>();
 }
 static void copy_ahead(void *to, const void *from) {
     if ((uintptr_t)to % 16 || (uintptr_t)from % 16) abort();
-    underway[threadIdx.x].push_back({to, from});
-#ifndef LATE
-    wait_for_copies();
+#ifdef LATE
+    underway[threadIdx.x].back().push_back({to, from});
+#else
+    memcpy(to, from, 16);
 #endif
 }
 
@@ -142,7 +150,7 @@ static void launch(int across, int down, int threads, int bytes, std::function<v
             warps.assign(threads / 32, {32, 0, 0});
             board.assign(threads * 16, 0);
             pointers.assign(threads, nullptr);
-            underway.assign(threads, {});
+            underway.assign(threads, {{}});
             shared_bytes.assign(bytes / 16 + BEHIND, {0x7fc07fc0, 0x7fc07fc0, 0x7fc07fc0, 0x7fc07fc0});  // NaN until written
             for (Fiber &fiber : fibers) {
                 fiber.stack.resize(1 << 15);

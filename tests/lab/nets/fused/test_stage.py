@@ -99,11 +99,15 @@ def test_a_convolution_finishes_a_block_on_its_way_out(shape: stage.Shape, borde
 
 @pytest.mark.parametrize("shape", shapes(stage.backward_shape), ids=named)
 @pytest.mark.parametrize("inner", [False, True])
-def test_one_pass_gives_both_gradients_and_their_sums(shape: stage.Shape, inner: bool, folder: Path) -> None:
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
+def test_one_pass_gives_both_gradients_and_their_sums(
+    shape: stage.Shape, inner: bool, late: bool, folder: Path
+) -> None:
     c, s = shape.channels, shape.side
     source = generator()
-    runs, batch, each = 2, 3, 2
-    library = compiled(folder, shape, ("BACKWARD", "PACK", f"INNER={int(inner)}"))
+    runs, batch, each = 2, 5, 3
+    late_copies = ("LATE",) if late else ()
+    library = compiled(folder, shape, ("BACKWARD", "PACK", f"INNER={int(inner)}", *late_copies))
     g, y, x, short, under = (maps(runs, batch, c, s, source) for _ in range(5))
     weight = torch.randn((runs * c, c, 3, 3), generator=source) / (3 * c**0.5)
     through, table = table_of(3, runs, c, source), table_of(3, runs, c, source)
@@ -131,7 +135,7 @@ def test_one_pass_gives_both_gradients_and_their_sums(shape: stage.Shape, inner:
         near(out[run], grad)
         near(sums[run].sum(0), own.grad.permute(2, 3, 1, 0).reshape(9, c, c), 1e-5)
         away = grad * (below[run].double() - table[2, run])
-        for chunk, part in enumerate((slice(0, 2), slice(2, 3))):
+        for chunk, part in enumerate((slice(0, 3), slice(3, 5))):
             near(partial[run, chunk, 0], grad[part].reshape(-1, c).sum(0), 1e-4)
             near(partial[run, chunk, 1], away[part].reshape(-1, c).sum(0), 1e-4)
 

@@ -28,5 +28,5 @@ def test_the_number_of_multiprocessors_is_read_from_the_device() -> None:
     assert tiles.processors() == 20
     shape = stage.Shape(16, 32, 1, 8, 3)
     assert shape.chunks(runs=2, batch=128) == (26, 5)  # 60 blocks at once, 30 for each run: 5 images a block
-    assert stage.forward_shape(32, maps=79).images == 1  # two images in each of two blocks on 20 processors need 80
-    assert stage.forward_shape(32, maps=80).images == 2
+    assert stage.forward_shape(64, maps=79).images == 2  # four images in a block on each of 20 processors need 80
+    assert stage.forward_shape(64, maps=80).images == 4

@@ -13,15 +13,6 @@
 // So every stage begins with a convolution from `inner` to `kept`, and goes on with whole residual blocks.
 
 #ifdef BLOCKS
-#ifndef EMULATED
-// As `packed`, behind a relu; NaN stays NaN.
-__device__ __forceinline__ u32 packed_relu(float low, float high) {
-    u32 r;
-    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-}
-#endif
-
 #define SLICE (9 * DEPTH * 32)                   // 16-byte pieces of the weights of sixteen input channels
 #define DOWN (ROWS_OF_TILES * DEPTH / WARPS)     // a warp sums up sixteen channels of DOWN rows of sixteen pixels
 #define WIDE (S >= 16)

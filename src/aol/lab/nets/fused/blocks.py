@@ -170,13 +170,8 @@ def forward(
 def _packed(steps: Sequence[Convolution], runs: int) -> Tensor:
     """Weights of all steps as lanes take them; those of a stem are widened by channels of zeros."""
     channels = steps[-1][0].shape[1]
-    shape, device = shape_for(channels, 0), steps[0][0].device
-    packed = torch.empty((len(steps), runs, shape.weights, 8), dtype=torch.bfloat16, device=device)
-    for number, (weight, _) in enumerate(steps):
-        if weight.shape[1] < channels:
-            weight = F.pad(weight, (0, 0, 0, 0, 0, channels - weight.shape[1]))
-        stage.pack(weight, runs, ahead=packed[number])
-    return packed
+    lacking = [(weight, channels - weight.shape[1]) for weight, _ in steps]
+    return stage.pack([F.pad(weight, (0, 0, 0, 0, 0, less)) if less else weight for weight, less in lacking], runs)[0]
 
 
 def _halves(weight: Tensor, table: Tensor, runs: int) -> list[Convolution]:

@@ -117,11 +117,11 @@ def _finish(
 ) -> Tensor:  # fmt: skip
     rows = weight.shape[0]
     table = torch.empty((4, rows), dtype=torch.float32, device=weight.device)
-    norm.finish_forward[(runs,)](
+    norm.finish_forward[(runs, rows // runs // cuts.PART)](
         partials.values if partials else weight, weight, bias, mean, var, table, rows,
         partials.values.shape[1] if partials else 0, partials.total if partials else 0, momentum, eps,
         N=rows // runs, PIXELS=partials.pixels if partials else 1, TRAINING=partials is not None,
-        **cuts.finishing(partials.values.shape[1] if partials else 1, rows // runs),
+        **cuts.finishing(partials.values.shape[1] if partials else 1),
     )  # fmt: skip
     return table
 

@@ -18,6 +18,32 @@ from aol.lab.nets.fused.tiles import ORDERS, Partials, Tile, cdiv, options, soon
 _START = 8  # what a sum over pixels takes besides its tiles, in tiles: it is written, read and added
 
 
+class ChunkedSums:
+    """The sums, by chunks, of the gradients of weights that `stage` leaves: those of a size are added at once.
+
+    `convolutions`: how many there are, by channels.
+    """
+
+    def __init__(self, convolutions: dict[int, int]) -> None:
+        self._left = dict(convolutions)
+        self._sums: dict[int, Tensor] = {}
+
+    def next(self, y: Tensor) -> Tensor:
+        """Return where the next convolution of maps like y leaves its sums."""
+        channels = y.shape[4]
+        if channels not in self._sums:
+            self._sums[channels] = stage.weight_sums(y, self._left[channels])
+        self._left[channels] -= 1
+        return self._sums[channels][self._left[channels]]
+
+    def gradients(self) -> dict[int, list[Tensor]]:
+        """Return the gradients [R·C, C, 3, 3] of weights by channels C, in reverse order of `next`."""
+        added = {
+            channels: _add_chunks(sums.flatten(0, 1), channels, "tapwise") for channels, sums in self._sums.items()
+        }
+        return {channels: list(grads.chunk(len(self._sums[channels]))) for channels, grads in added.items()}
+
+
 def conv_backward(
     grad: Tensor,
     y: Tensor,
@@ -25,12 +51,15 @@ def conv_backward(
     weights: Tensor,
     below: Tensor,
     table: Tensor,
+    chunked: ChunkedSums,
     *,
     shortcut: Tensor | None = None,
     x: Tensor | None = None,
     made: Tensor | None = None,
-) -> tuple[Tensor, Partials, Tensor]:
+) -> tuple[Tensor, Partials, Tensor | None]:
     """Gradient of a convolution's output, behind its norm, → that below the relu before it; sums; its weights'.
+
+    The last is None where its sums are left in `chunked`.
 
     `through` are the norm's backward coefficients for (grad, y). `below` is what the norm before the relu saw
     and `table` that norm's. At the start of a block with a shortcut, x is the relu's output, kept, and `shortcut` the
@@ -38,8 +67,8 @@ def conv_backward(
     """
     if stage.fits(y, below.shape[4]) and y.shape == below.shape:
         start = below if x is None else x
-        out, partials, sums = stage.backward(grad, y, through, weights, start, below, table, shortcut=shortcut)
-        return out, partials, _add_chunks(sums, y.shape[4], "tapwise")
+        sums = chunked.next(y)
+        return *stage.backward(grad, y, through, weights, start, below, table, sums, shortcut=shortcut), None
     dy = norm_backward(grad, y, through)
     read = made if x is None else x
     if dy.shape != below.shape:
@@ -171,9 +200,9 @@ def finish_backward(partials: Partials, table: Tensor) -> tuple[Tensor, Tensor, 
     runs, tiles, _, n = partials.values.shape
     weight_grad, bias_grad = torch.empty_like(table[0]), torch.empty_like(table[0])
     through = torch.empty_like(table[:3])
-    norm.finish_backward[(runs,)](
+    norm.finish_backward[(runs, n // cuts.PART)](
         partials.values, table, weight_grad, bias_grad, through, runs * n, tiles, partials.total, N=n,
-        **cuts.finishing(tiles, n),
+        **cuts.finishing(tiles),
     )  # fmt: skip
     return weight_grad, bias_grad, through
 

@@ -5,6 +5,7 @@ Assumes a `Plan`. Only raw outputs, block ends and tables of the norms are kept 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from aol.lab.nets.fused import blocks, launch, launch_back, stage, tiles
-from aol.lab.nets.fused.plan import Plan, Unit
+from aol.lab.nets.fused.plan import CHANNELS, Plan, Unit
 from aol.lab.nets.fused.tiles import Partials
 
 
@@ -37,7 +38,7 @@ def evaluate(plan: Plan, images: Tensor, dtype: torch.dtype) -> Tensor:
     def convolved(x: Tensor, unit: Unit, shortcut: Tensor | None = None) -> Tensor:
         weight = unit.conv.weight.detach()
         if stage.fits(x, unit.conv.out_channels, unit.stride):
-            return stage.forward(x, stage.pack(weight, plan.runs)[0], table=table(unit), shortcut=shortcut)[0]
+            return stage.forward(x, stage.pack([weight], plan.runs)[0][0], table=table(unit), shortcut=shortcut)[0]
         packed, _ = launch.pack(weight, plan.runs, dtype, unit.stride)
         return launch.conv_forward(x, packed, unit.stride, table=table(unit), shortcut=shortcut)[0]
 
@@ -94,13 +95,17 @@ def record(plan: Plan, images: Tensor, dtype: torch.dtype) -> tuple[Tensor, _Tap
     tape.units.append(_Kept(y, table, y, y))
     x = launch.block_end(y, table, None)
     tape.ends.append(x)
+    packed: dict[int, Iterator[tuple[Tensor, Tensor]]] = {}  # by channels, of the units to come
     for block in plan.blocks:
         read: Tensor = x
         entry: Tensor | None = None
         for unit in block:
-            weight = unit.conv.weight.detach()
-            if stage.fits(read, unit.conv.out_channels, unit.stride):
-                ahead, back = stage.pack(weight, plan.runs)
+            weight, channels = unit.conv.weight.detach(), unit.conv.out_channels
+            if stage.fits(read, channels, unit.stride):
+                if channels not in packed:
+                    weights = [alike.conv.weight.detach() for alike in plan.alike(channels)]
+                    packed[channels] = zip(*stage.pack(weights, plan.runs), strict=True)
+                ahead, back = next(packed[channels])
                 y, partials = stage.forward(read, ahead, entry=entry)
             else:
                 ahead, back = launch.pack(weight, plan.runs, dtype, unit.stride)
@@ -119,7 +124,8 @@ def backward(plan: Plan, images: Tensor, tape: _Tape, grad: Tensor) -> list[Tens
     """Gradient [R, B, C] of the features → gradients of `plan.parameters()`, in their order."""
     last = tape.units[-1]
     g, partials = launch_back.pool_backward(grad.contiguous(), tape.ends[-1], last.y, last.table)
-    found: list[Tensor] = []  # from the last unit to the first, each unit's three in reverse
+    found: list[Tensor | None] = []  # from the last unit to the first, each unit's three in reverse
+    chunked = launch_back.ChunkedSums({channels: len(plan.alike(channels)) for channels in CHANNELS})
     number = len(tape.units)
     for block, x in zip(reversed(plan.blocks), reversed(tape.ends[:-1]), strict=True):
         end = g
@@ -133,12 +139,18 @@ def backward(plan: Plan, images: Tensor, tape: _Tape, grad: Tensor) -> list[Tens
                 read = {"x": x, "shortcut": end} if len(block) > 1 else {"made": x}
             weight_grad, bias_grad, through = launch_back.finish_backward(partials, kept.table)
             g, partials, conv_grad = launch_back.conv_backward(
-                g, kept.y, through, kept.back, under.y, under.table, **read
+                g, kept.y, through, kept.back, under.y, under.table, chunked, **read
             )
             found += [bias_grad, weight_grad, conv_grad]
     weight_grad, bias_grad, through = launch_back.finish_backward(partials, tape.units[0].table)
     found += [bias_grad, weight_grad, launch_back.stem_backward_weight(images, g, tape.units[0].y, through)]
-    return found[::-1]
+    gradients = chunked.gradients()
+    channels_of = (unit.conv.out_channels for unit in reversed(plan.units) for _ in range(3))
+    added = [
+        gradients[channels].pop() if gradient is None else gradient
+        for gradient, channels in zip(found, channels_of, strict=True)
+    ]
+    return added[::-1]
 
 
 class Features(torch.autograd.Function):

@@ -14,7 +14,7 @@ from aol.lab.nets.fused.tile_ops import relu
 
 @triton.jit
 def sums_of(start, tile, tiles, which, n, N: tl.constexpr):
-    """Read the first or second sum of some tiles [BLOCK, N], zero where there is no tile."""
+    """Read the first or second sum of channels n from some tiles [BLOCK, PART], zero where there is no tile."""
     return tl.load(start + tile * 2 * N + which * N + n[None, :], mask=tile < tiles, other=0.0)
 
 
@@ -41,23 +41,24 @@ def finish_forward(
     PIXELS: tl.constexpr,
     TRAINING: tl.constexpr,
     BLOCK: tl.constexpr,
+    PART: tl.constexpr,
 ):
     """Merge the tiles' moments into the table [4, R, N] of scale, shift, mean, 1/σ; move the running statistics.
 
     Not training: the table from the running statistics. Deviations are merged by Chan's rule, so a mean far
-    from zero costs no digits.
+    from zero costs no digits. A program takes PART channels of a run.
     """
     run = tl.program_id(0)
-    n = tl.arange(0, N)
+    n = tl.program_id(1) * PART + tl.arange(0, PART)
     here = run * N + n
     if TRAINING:
         start = partial_ptr + run.to(tl.int64) * tiles * 2 * N
-        mean_sum = tl.zeros([BLOCK, N], tl.float32)
+        mean_sum = tl.zeros([BLOCK, PART], tl.float32)
         for first in range(0, tiles, BLOCK):
             tile = first + tl.arange(0, BLOCK)[:, None]
             mean_sum += pixels_of(tile, total, PIXELS) * sums_of(start, tile, tiles, 0, n, N)
         mean = tl.sum(mean_sum, 0) / total
-        squares = tl.zeros([BLOCK, N], tl.float32)
+        squares = tl.zeros([BLOCK, PART], tl.float32)
         for first in range(0, tiles, BLOCK):
             tile = first + tl.arange(0, BLOCK)[:, None]
             away = sums_of(start, tile, tiles, 0, n, N) - mean[None, :]
@@ -93,14 +94,15 @@ def finish_backward(
     total,
     N: tl.constexpr,
     BLOCK: tl.constexpr,
+    PART: tl.constexpr,
 ):
     """Add the tiles' sums: the norm's own gradients, and (α, β, δ) with dy = α·g + β·y + δ, a table [3, R, N]."""
     run = tl.program_id(0)
-    n = tl.arange(0, N)
+    n = tl.program_id(1) * PART + tl.arange(0, PART)
     here = run * N + n
     start = partial_ptr + run.to(tl.int64) * tiles * 2 * N
-    plain = tl.zeros([BLOCK, N], tl.float32)
-    moment = tl.zeros([BLOCK, N], tl.float32)
+    plain = tl.zeros([BLOCK, PART], tl.float32)
+    moment = tl.zeros([BLOCK, PART], tl.float32)
     for first in range(0, tiles, BLOCK):
         tile = first + tl.arange(0, BLOCK)[:, None]
         plain += sums_of(start, tile, tiles, 0, n, N)

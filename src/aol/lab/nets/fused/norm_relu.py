@@ -18,7 +18,7 @@ from triton.errors import TritonError
 
 from aol.lab.nets.fused.norm import finish_backward, finish_forward
 from aol.lab.nets.fused.tile_ops import relu
-from aol.lab.nets.fused.tiles import cdiv
+from aol.lab.nets.fused.tiles import PART, cdiv, finishing
 
 _PROGRAMS = 528  # chunks of rows, of all blocks of channels together: four a multiprocessor of an H100
 _LAST = torch.channels_last
@@ -154,9 +154,9 @@ class NormRelu(torch.autograd.Function):
         partial = cut.partials(x) if training else table
         if training:
             moments[cut.sums](x, partial, cut.total, cut.tiles, cut.channels, cut.chunk, **cut.shape)
-        finish_forward[(cut.blocks,)](
+        finish_forward[(cut.blocks, cut.n // PART)](
             partial, weight, bias, running_mean, running_var, table, cut.channels, cut.tiles, cut.total, momentum, eps,
-            N=cut.n, PIXELS=cut.chunk if training else 1, TRAINING=training, BLOCK=64,
+            N=cut.n, PIXELS=cut.chunk if training else 1, TRAINING=training, **finishing(cut.tiles),
         )  # fmt: skip
         out = torch.empty_like(x)
         leave[cut.maps](x, table, shortcut if short else x, out, cut.total, cut.channels, SHORT=short, **cut.shape)
@@ -176,9 +176,10 @@ class NormRelu(torch.autograd.Function):
         )
         weight_grad, bias_grad = (torch.empty(cut.channels, device=x.device) for _ in range(2))
         back = torch.empty((3, cut.channels), dtype=torch.float32, device=x.device)
-        finish_backward[(cut.blocks,)](
-            partial, table, weight_grad, bias_grad, back, cut.channels, cut.tiles, cut.total, N=cut.n, BLOCK=64
-        )
+        finish_backward[(cut.blocks, cut.n // PART)](
+            partial, table, weight_grad, bias_grad, back, cut.channels, cut.tiles, cut.total,
+            N=cut.n, **finishing(cut.tiles),
+        )  # fmt: skip
         dx = torch.empty_like(x)
         short = torch.empty_like(x) if ctx.short else dx
         gradients[cut.maps](g, x, seen, table, back, dx, short, cut.total, cut.channels, SHORT=ctx.short, **cut.shape)

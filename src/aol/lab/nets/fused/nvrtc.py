@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -108,8 +109,20 @@ def _compile(source: str, definitions: Sequence[str], architecture: str) -> byte
     return made.raw
 
 
+Argument: TypeAlias = Tensor | int | tuple[Tensor, ...] | None
+
+
+def _value(argument: Argument) -> Any:
+    """Return a kernel's argument as C has it."""
+    if isinstance(argument, int):
+        return ctypes.c_int(argument)
+    if isinstance(argument, tuple):
+        return (ctypes.c_void_p * len(argument))(*(tensor.data_ptr() for tensor in argument))
+    return ctypes.c_void_p(None if argument is None else argument.data_ptr())
+
+
 class Kernel:
-    """A kernel on one device; call it with tensors, None and whole numbers."""
+    """A kernel on one device; call it with tensors, None, whole numbers, and tuples of tensors: an array of pointers."""
 
     def __init__(self, cubin: bytes, name: str, *, threads: int, shared_bytes: int) -> None:
         self._threads, self._shared = threads, shared_bytes
@@ -120,12 +133,9 @@ class Kernel:
         _check(found, "cuModuleGetFunction")
         _check(driver.cuFuncSetAttribute(self._function, _SHARED_BYTES, shared_bytes), "cuFuncSetAttribute")
 
-    def __call__(self, grid: tuple[int, int], *arguments: Tensor | int | None) -> None:
+    def __call__(self, grid: tuple[int, int], *arguments: Argument) -> None:
         """Launch on PyTorch's current stream."""
-        values: list[ctypes.c_void_p | ctypes.c_int] = [
-            ctypes.c_int(a) if isinstance(a, int) else ctypes.c_void_p(None if a is None else a.data_ptr())
-            for a in arguments
-        ]
+        values = [_value(argument) for argument in arguments]
         places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         done = _driver().cuLaunchKernel(

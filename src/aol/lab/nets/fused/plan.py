@@ -64,6 +64,10 @@ class Plan:
                 found[-1] = Stage(found[-1].lead, (*found[-1].units, first, *rest))
         return found
 
+    def alike(self, channels: int) -> list[Unit]:
+        """All units of stride 1 from so many channels to as many, in order."""
+        return [u for u in self.units if u.stride == 1 and u.conv.in_channels == u.conv.out_channels == channels]
+
     @property
     def halvings(self) -> int:
         """How often height and width must be divisible by two."""

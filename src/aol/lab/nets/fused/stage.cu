@@ -37,12 +37,25 @@ __device__ __forceinline__ u32 packed(float low, float high) {
     return r;
 }
 
+// NaN stays NaN: a run that diverged shows it.
+__device__ __forceinline__ u32 packed_relu(float low, float high) {
+    u32 r;
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
 __device__ __forceinline__ void copy_ahead(void *to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
 
 __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+}
+
+// Copies asked for since the last call are a group; all but the last OPEN groups have arrived.
+__device__ __forceinline__ void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int OPEN> __device__ __forceinline__ void wait_for_all_but() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(OPEN) : "memory");
 }
 
 __device__ __forceinline__ float exchanged(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
@@ -110,21 +123,22 @@ struct Eight {
     float v[8];
 };
 
-__device__ __forceinline__ Eight coefficients(const float *table, int row) {
+__device__ __forceinline__ Eight eight(const float *table, int row, int thread) {
     Eight found;
-    int first = (threadIdx.x % PLANES) * 8;
+    int first = (thread % PLANES) * 8;
 #pragma unroll
     for (int i = 0; i < 8; i++) found.v[i] = table[row * C + first + i];
     return found;
 }
+__device__ __forceinline__ Eight coefficients(const float *table, int row) { return eight(table, row, threadIdx.x); }
 
 __device__ __forceinline__ uint4 normed(uint4 x, const Eight &scale, const Eight &shift) {
     u32 word[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        float a = relu(low(word[i]) * scale.v[2 * i] + shift.v[2 * i]);
-        float b = relu(high(word[i]) * scale.v[2 * i + 1] + shift.v[2 * i + 1]);
-        word[i] = packed(a, b);
+        float a = low(word[i]) * scale.v[2 * i] + shift.v[2 * i];
+        float b = high(word[i]) * scale.v[2 * i + 1] + shift.v[2 * i + 1];
+        word[i] = packed_relu(a, b);
     }
     return make_uint4(word[0], word[1], word[2], word[3]);
 }
@@ -442,20 +456,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) forward(
 
 // --------------------------------------------------------------------------------------------------------- backward
 
+// With ROLES, half of the warps take the gradient of the maps; the others make the tiles of the image to come, and take
+// the gradient of the weights. Neither role needs the other's registers, and they meet once an image.
+#define ROLES (C < 64)  // with more channels, registers would not suffice
+#define B_WARPS (ROLES ? WARPS / 2 : WARPS)
 #define B_NT (C == 64 ? 2 : 1)
 #define B_ACROSS (DEPTH / B_NT)
-#define B_DOWN (WARPS / B_ACROSS)
+#define B_DOWN (B_WARPS / B_ACROSS)
 #define B_EACH (ROWS_OF_TILES / B_DOWN)
-#define B_MOST (C == 64 ? 2 : 4)
+#define B_MOST (C == 64 || ROLES ? 2 : 4)
 #define B_MT (B_EACH < B_MOST ? B_EACH : B_MOST)
 #define B_WALK (C < 64)
-#define W_NT (C == 16 ? 1 : 2)                   // a warp sums up 16 × 16·W_NT of a tap's gradient
+#define W_NT (C == 16 || ROLES ? 1 : 2)          // a warp sums up 16 × 16·W_NT of a tap's gradient
 #define PIECES (DEPTH * (DEPTH / W_NT))
-#define SPLIT (WARPS / PIECES)                   // warps that share a piece, each with its part of the pixels
+#define SPLIT (B_WARPS / PIECES)                 // warps that share a piece, each with its part of the pixels
 #define W_EACH (ROWS_OF_TILES / SPLIT)
 #define W_LONGEST 8                              // rows at once: all are unrolled
 #define W_ROWS (W_EACH < W_LONGEST ? W_EACH : W_LONGEST)
 #define SUMS (9 * C * C)
+#define MAKERS (32 * B_WARPS)                    // threads that make tiles
+#define STEPS (UNITS / MAKERS)                   // pieces of a map that a maker takes
+#define RING (STEPS < 4 ? STEPS : 4)             // of these, how many are under way to it
 
 #ifdef BACKWARD
 // Inputs of each tap, transposed, times the gradients: over this warp's part of the pixels. Down a strip, an input row
@@ -513,6 +534,198 @@ __device__ __forceinline__ void add_weight_gradients(
     }
 }
 
+// What a lane needs beside its sums: of MT × 16 pixels what the norm saw, and the shortcut's gradient.
+struct Beside {
+    uint2 under[B_MT][2][B_NT];
+#if !INNER
+    uint2 beside[B_MT][2][B_NT];
+#endif
+};
+
+__device__ __forceinline__ void take_beside(
+    Beside &taken, const uint2 *below, const uint2 *shortcut, int row, int column, int pixels) {
+    int lane = LANE;
+#pragma unroll
+    for (int m = 0; m < B_MT; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int n = 0; n < B_NT; n++) {
+                int pixel = pixel_of(row + m, lane / 4 + 8 * half);
+                int at = pixel * (C / 4) + (column + n) * 4 + lane % 4;
+                taken.under[m][half][n] = pixel < pixels ? below[at] : make_uint2(0, 0);
+#if !INNER
+                taken.beside[m][half][n] = pixel < pixels ? shortcut[at] : make_uint2(0, 0);
+#endif
+            }
+}
+
+// Σ g and Σ g · (below − mean) of a lane's channels.
+struct Plain {
+    float plain[B_NT][4], moment[B_NT][4];
+};
+
+// The gradient of the maps at MT × 16 pixels.
+__device__ __forceinline__ void leave_gradient(
+    Plain &kept, const Beside &taken, const uint4 *grads, const uint4 *inputs, const uint4 *weights,
+    const float *mean, uint2 *to, int row, int column, int pixels) {
+    int lane = LANE;
+    float sums[B_MT][B_NT][2][4];
+    convolve<B_MT, B_NT, B_WALK>(sums, grads, weights, row, column);
+#pragma unroll
+    for (int m = 0; m < B_MT; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int pixel = pixel_of(row + m, lane / 4 + 8 * half);
+            if (pixel >= pixels) continue;
+#pragma unroll
+            for (int n = 0; n < B_NT; n++) {
+                float v[4], b[4], open[4];
+                four(v, sums[m][n], half);
+                int quarter = (column + n) * 4 + lane % 4;
+                unpack_four(b, taken.under[m][half][n]);
+                unpack_four(open, ((uint2 *)(inputs + quarter / 2 * PLANE + place(pixel)))[quarter % 2]);
+#if !INNER
+                float s[4];
+                unpack_four(s, taken.beside[m][half][n]);
+#endif
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+#if !INNER
+                    v[i] += s[i];
+#endif
+                    v[i] = open[i] <= 0.f ? 0.f : v[i];
+                    kept.plain[n][i] += v[i];
+                    kept.moment[n][i] += v[i] * (b[i] - mean[quarter * 4 + i]);
+                }
+                to[pixel * (C / 4) + quarter] = pack_four(v);
+            }
+        }
+}
+
+// Adds the sums of all warps in one order and writes them; `tiles` are no longer needed.
+template <bool MAPS, bool WEIGHT_SUMS>
+__device__ __forceinline__ void leave_sums(
+    uint4 *tiles, Plain &plain, const float (&kept)[9][W_NT][2][4], float *partial, float *weight_sums, int run,
+    int piece, int part, int column, int warp) {
+    int lane = LANE;
+    float *board = (float *)tiles;  // [SPLIT, 9, C, C]
+#pragma unroll
+    for (int tap = 0; WEIGHT_SUMS && tap < 9; tap++)
+#pragma unroll
+        for (int n = 0; n < W_NT; n++)
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                int in = piece % DEPTH * 16 + lane / 4 + i % 4 / 2 * 8;
+                int to = (piece / DEPTH * W_NT + n) * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                board[((part * 9 + tap) * C + in) * C + to] = kept[tap][n][i / 4][i % 4];
+            }
+    __syncthreads();
+    u64 block = (u64)run * gridDim.x + blockIdx.x;
+    for (int i = threadIdx.x; i < SUMS; i += THREADS) {
+        float sum = board[i];
+        for (int other = 1; other < SPLIT; other++) sum += board[other * SUMS + i];
+        weight_sums[block * SUMS + i] = sum;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; MAPS && n < B_NT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+#pragma unroll
+            for (int mask = 4; mask < 32; mask *= 2) {
+                plain.plain[n][i] += exchanged(plain.plain[n][i], mask);
+                plain.moment[n][i] += exchanged(plain.moment[n][i], mask);
+            }
+            if (lane < 4) {
+                int channel = (column + n) * 16 + lane % 4 * 4 + i;
+                board[((warp / B_ACROSS) * 2) * C + channel] = plain.plain[n][i];
+                board[((warp / B_ACROSS) * 2 + 1) * C + channel] = plain.moment[n][i];
+            }
+        }
+    __syncthreads();
+    for (int i = threadIdx.x; i < 2 * C; i += THREADS) {
+        float sum = 0.f;
+        for (int w = 0; w < B_DOWN; w++) sum += board[w * 2 * C + i];
+        partial[block * 2 * C + i] = sum;
+    }
+}
+
+#if ROLES
+static_assert(I == 1 && STEPS % RING == 0 && MAKERS / PLANES % S == 0, "a step takes whole rows of an image");
+constexpr int AT_ONCE = C == 16 ? 4 : 1;  // groups of rows that are unrolled: with more channels, registers do not suffice
+
+// What makes tiles: the thread `own` of MAKERS has a piece of every map a step, in a ring of pieces that are under way.
+struct Maker {
+    const uint4 *g, *y, *x;  // at the image to come
+    uint4 *ring;
+    int own;
+
+    // Asks for a piece of the image to come, or of the one behind it, if there is one: a group of copies.
+    __device__ __forceinline__ void ask(bool input, int step, bool there) {
+        uint4 *to = ring + (step % RING) * MAKERS + own;
+        int unit = step * MAKERS + own;
+        if (there && input) copy_ahead(to + 2 * RING * MAKERS, x + unit);
+        if (there && !input) copy_ahead(to, g + unit), copy_ahead(to + RING * MAKERS, y + unit);
+        end_group();
+    }
+
+    // As if an image had been made before.
+    __device__ __forceinline__ void begin() {
+        for (int step = 0; step < RING; step++) ask(false, step, true);
+#if INNER
+        for (int step = RING; step < STEPS; step++) end_group();
+        for (int step = 0; step < RING; step++) ask(true, step, true);
+#endif
+    }
+
+    __device__ __forceinline__ int spot() const { return own % PLANES * PLANE + place(own / PLANES); }
+    __device__ __forceinline__ static int further(int step) { return place(step * (MAKERS / PLANES)) - place(0); }
+
+    // Groups since the one that a step waits for: those of the steps since then.
+    template <int STEP> __device__ __forceinline__ static void wait() {
+        wait_for_all_but<STEP < RING ? RING - 1 + (INNER ? STEPS : 1) : RING - 1>();
+    }
+
+    template <int STEP> __device__ __forceinline__ void make_grads(
+        uint4 *to, const Eight &v0, const Eight &v1, const Eight &v2, bool more) {
+        if constexpr (STEP < STEPS) {
+            wait<STEP>();
+            const uint4 *from = ring + STEP % RING * MAKERS + own;
+            to[further(STEP)] = before_norm(from[0], from[RING * MAKERS], v0, v1, v2);
+            ask(false, STEP + RING, STEP + RING < STEPS || more);
+            make_grads<STEP + 1>(to, v0, v1, v2, more);
+        }
+    }
+
+    template <int STEP> __device__ __forceinline__ void make_inputs(
+        uint4 *to, const Eight &scale, const Eight &shift, bool more) {
+        if constexpr (STEP < STEPS) {
+            wait<STEP>();
+            to[further(STEP)] = normed(ring[(2 * RING + STEP % RING) * MAKERS + own], scale, shift);
+            ask(true, STEP + RING, STEP + RING < STEPS || more);
+            make_inputs<STEP + 1>(to, scale, shift, more);
+        }
+    }
+
+    // Makes the tiles of an image, and asks for the beginning of the next one, which lies behind it.
+    __device__ __forceinline__ void make(uint4 *grads, uint4 *inputs, const float *coefficient, bool more) {
+#if !INNER
+        for (int step = 0; step < STEPS; step++) copy_ahead(inputs + spot() + further(step), x + step * MAKERS + own);
+        end_group();
+#endif
+        make_grads<0>(
+            grads + spot(), eight(coefficient, 0, own), eight(coefficient, 1, own), eight(coefficient, 2, own), more);
+#if INNER
+        make_inputs<0>(inputs + spot(), eight(coefficient, 3, own), eight(coefficient, 4, own), more);
+#else
+        wait_for_all_but<STEPS>();
+#endif
+        g += UNITS, y += UNITS, x += UNITS;
+    }
+};
+#endif
+
 // g and y: gradient behind the norm of the convolution's output y. x: what the convolution read, or with INNER what
 // relu(norm(x)) of it was. below: what the norm before that relu saw (with INNER, x itself). Out: the gradient before
 // that relu, its sums Σ g and Σ g · (below − mean), and the sums [9, C, C] of the gradient of the weights.
@@ -521,29 +734,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
     const float *table, const uint2 *shortcut, uint2 *out, float *partial, float *weight_sums, int runs, int batch,
     int each) {
     SHARED;
-    uint4 *grads = shared_memory, *inputs = grads + TILE, *packed_weights = inputs + TILE;
-    uint4 *staged = packed_weights + WEIGHTS;              // g, y and x of the images to come
-    float *coefficient = (float *)(staged + 3 * UNITS);  // three rows for the gradient, three of the norm below
-    int run = blockIdx.y, lane = LANE, warp = threadIdx.x / 32;
+    uint4 *tiles = shared_memory, *packed_weights = tiles + TILE * (ROLES ? 4 : 2);  // gradients and inputs, ROLES: twice
+    uint4 *staged = packed_weights + WEIGHTS;                                         // of the images to come
+    float *coefficient = (float *)(staged + 3 * (ROLES ? RING * MAKERS : UNITS));  // three rows for the gradient, three of
+    const float *mean = coefficient + 5 * C;                                         // the norm below
+    int run = blockIdx.y, lane = LANE, warp = threadIdx.x / 32 % B_WARPS;
+    bool makes = threadIdx.x >= 32 * B_WARPS;
     int start = blockIdx.x * each, stop = min(batch, start + each);
     int column = warp % B_ACROSS * B_NT, down = warp / B_ACROSS * B_EACH;
     int piece = warp % PIECES, part = warp / PIECES;
-    u64 origin = (u64)run * batch * PIXELS;
-    g += (origin + (u64)start * PIXELS) * PLANES, y += (origin + (u64)start * PIXELS) * PLANES;
-    x += (origin + (u64)start * PIXELS) * PLANES;
+    u64 first_pixel = ((u64)run * batch + start) * PIXELS;
+    g += first_pixel * PLANES, y += first_pixel * PLANES, x += first_pixel * PLANES;
+    below += first_pixel * (C / 4), shortcut += first_pixel * (C / 4), out += first_pixel * (C / 4);
+#if ROLES
+    Maker maker = {g, y, x, staged, (int)threadIdx.x - MAKERS};
+    Beside coming;
+    if (makes) maker.begin();
+    else take_beside(coming, below, shortcut, down, column, PIXELS);
+#else
     read_ahead(staged, g, min(I, stop - start));
     read_ahead(staged + UNITS, y, min(I, stop - start));
     read_ahead(staged + 2 * UNITS, x, min(I, stop - start));
-    clear(grads);
-    clear(inputs);
+#endif
+    for (int i = threadIdx.x; i < TILE * (ROLES ? 4 : 2); i += THREADS) tiles[i] = make_uint4(0, 0, 0, 0);
     take_weights(packed_weights, weights, run);
     take_table(coefficient, through, 3, runs, run);
     take_table(coefficient + 3 * C, table, 3, runs, run);
-    float plain[B_NT][4], moment[B_NT][4];
+    Plain plain;
 #pragma unroll
     for (int n = 0; n < B_NT; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) plain[n][i] = moment[n][i] = 0.f;
+        for (int i = 0; i < 4; i++) plain.plain[n][i] = plain.moment[n][i] = 0.f;
     float kept[9][W_NT][2][4];
 #pragma unroll
     for (int tap = 0; tap < 9; tap++)
@@ -552,11 +773,39 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
 #pragma unroll
             for (int i = 0; i < 4; i++) kept[tap][n][0][i] = kept[tap][n][1][i] = 0.f;
 
+#if ROLES
+    __syncthreads();
+    if (makes) {
+        maker.make(tiles, tiles + TILE, coefficient, start + 1 < stop);
+        for (int image = start; image < stop; image++) {
+            __syncthreads();
+            uint4 *own = tiles + (image - start) % 2 * 2 * TILE, *other = tiles + (image - start + 1) % 2 * 2 * TILE;
+            if (image + 1 < stop) maker.make(other, other + TILE, coefficient, image + 2 < stop);
+            add_weight_gradients(kept, own, own + TILE, piece, part);
+        }
+        __syncthreads();
+        leave_sums<false, true>(tiles, plain, kept, partial, weight_sums, run, piece, part, column, warp);
+        return;
+    }
+    for (int image = start; image < stop; image++) {
+        __syncthreads();
+        const uint4 *own = tiles + (image - start) % 2 * 2 * TILE;
+#pragma unroll AT_ONCE
+        for (int row = 0; row < B_EACH; row += B_MT) {
+            Beside taken = coming;
+            if (row + B_MT < B_EACH) take_beside(coming, below, shortcut, down + row + B_MT, column, PIXELS);
+            else if (image + 1 < stop)
+                take_beside(coming, below + PIXELS * (C / 4), shortcut + PIXELS * (C / 4), down, column, PIXELS);
+            leave_gradient(plain, taken, own, own + TILE, packed_weights, mean, out, down + row, column, PIXELS);
+        }
+        below += PIXELS * (C / 4), shortcut += PIXELS * (C / 4), out += PIXELS * (C / 4);
+    }
+    __syncthreads();
+    leave_sums<true, false>(tiles, plain, kept, partial, weight_sums, run, piece, part, column, warp);
+#else
+    uint4 *grads = tiles, *inputs = tiles + TILE;
     for (int first = start; first < stop; first += I) {
         int images = min(I, stop - first);
-        u64 here = origin + (u64)first * PIXELS;
-        uint2 *to = out + here * (C / 4);
-        const uint2 *from_below = below + here * (C / 4), *from_shortcut = shortcut + here * (C / 4);
         wait_for_copies();
         __syncthreads();
         {
@@ -585,120 +834,43 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
                 inputs[spot + further(turn)] = read;
             }
         }
+        g += I * PIXELS * PLANES, y += I * PIXELS * PLANES, x += I * PIXELS * PLANES;
         if (first + I < stop) {
             int coming = min(I, stop - first - I);
-            u64 next = (u64)(first + I - start) * PIXELS * PLANES;
-            read_ahead(staged, g + next, coming);
-            read_ahead(staged + UNITS, y + next, coming);
-            read_ahead(staged + 2 * UNITS, x + next, coming);
+            read_ahead(staged, g, coming);
+            read_ahead(staged + UNITS, y, coming);
+            read_ahead(staged + 2 * UNITS, x, coming);
         }
         __syncthreads();
         for (int row = down; row < down + B_EACH; row += B_MT) {
             if (pixel_of(row, 0) >= images * PIXELS) break;
-            uint2 under[B_MT][2][B_NT];
-#if !INNER
-            uint2 beside[B_MT][2][B_NT];
-#endif
-#pragma unroll
-            for (int m = 0; m < B_MT; m++)
-#pragma unroll
-                for (int half = 0; half < 2; half++)
-#pragma unroll
-                    for (int n = 0; n < B_NT; n++) {
-                        int pixel = pixel_of(row + m, lane / 4 + 8 * half);
-                        int at = pixel * (C / 4) + (column + n) * 4 + lane % 4;
-                        bool real = pixel < images * PIXELS;
-                        under[m][half][n] = real ? from_below[at] : make_uint2(0, 0);
-#if !INNER
-                        beside[m][half][n] = real ? from_shortcut[at] : make_uint2(0, 0);
-#endif
-                    }
-            float sums[B_MT][B_NT][2][4];
-            convolve<B_MT, B_NT, B_WALK>(sums, grads, packed_weights, row, column);
-#pragma unroll
-            for (int m = 0; m < B_MT; m++)
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    int pixel = pixel_of(row + m, lane / 4 + 8 * half);
-                    if (pixel >= images * PIXELS) continue;
-#pragma unroll
-                    for (int n = 0; n < B_NT; n++) {
-                        float v[4], b[4], open[4];
-                        four(v, sums[m][n], half);
-                        int quarter = (column + n) * 4 + lane % 4;
-                        unpack_four(b, under[m][half][n]);
-                        unpack_four(open, ((uint2 *)(inputs + quarter / 2 * PLANE + place(pixel)))[quarter % 2]);
-#if !INNER
-                        float s[4];
-                        unpack_four(s, beside[m][half][n]);
-#endif
-#pragma unroll
-                        for (int i = 0; i < 4; i++) {
-#if !INNER
-                            v[i] += s[i];
-#endif
-                            v[i] = open[i] <= 0.f ? 0.f : v[i];
-                            plain[n][i] += v[i];
-                            moment[n][i] += v[i] * (b[i] - coefficient[5 * C + quarter * 4 + i]);
-                        }
-                        to[pixel * (C / 4) + quarter] = pack_four(v);
-                    }
-                }
+            Beside taken;
+            take_beside(taken, below, shortcut, row, column, images * PIXELS);
+            leave_gradient(plain, taken, grads, inputs, packed_weights, mean, out, row, column, images * PIXELS);
         }
+        below += I * PIXELS * (C / 4), shortcut += I * PIXELS * (C / 4), out += I * PIXELS * (C / 4);
         add_weight_gradients(kept, grads, inputs, piece, part);
     }
     __syncthreads();
-    float *board = (float *)grads;  // [9, C, C], added by one part of the pixels after the other
-    for (int turn = 0; turn < SPLIT; turn++) {
-        if (turn == part) {
-#pragma unroll
-            for (int tap = 0; tap < 9; tap++)
-#pragma unroll
-                for (int n = 0; n < W_NT; n++)
-#pragma unroll
-                    for (int i = 0; i < 8; i++) {
-                        int in = piece % DEPTH * 16 + lane / 4 + i % 4 / 2 * 8;
-                        int to = (piece / DEPTH * W_NT + n) * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
-                        float *sum = board + (tap * C + in) * C + to;
-                        *sum = kept[tap][n][i / 4][i % 4] + (turn ? *sum : 0.f);
-                    }
-        }
-        __syncthreads();
-    }
-    u64 block = (u64)run * gridDim.x + blockIdx.x;
-    for (int i = threadIdx.x; i < SUMS; i += THREADS) weight_sums[block * SUMS + i] = board[i];
-    __syncthreads();
-#pragma unroll
-    for (int n = 0; n < B_NT; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-#pragma unroll
-            for (int mask = 4; mask < 32; mask *= 2) {
-                plain[n][i] += exchanged(plain[n][i], mask);
-                moment[n][i] += exchanged(moment[n][i], mask);
-            }
-            if (lane < 4) {
-                int channel = (column + n) * 16 + lane % 4 * 4 + i;
-                board[((warp / B_ACROSS) * 2) * C + channel] = plain[n][i];
-                board[((warp / B_ACROSS) * 2 + 1) * C + channel] = moment[n][i];
-            }
-        }
-    __syncthreads();
-    for (int i = threadIdx.x; i < 2 * C; i += THREADS) {
-        float sum = 0.f;
-        for (int w = 0; w < B_DOWN; w++) sum += board[w * 2 * C + i];
-        partial[block * 2 * C + i] = sum;
-    }
+    leave_sums<true, true>(tiles, plain, kept, partial, weight_sums, run, piece, part, column, warp);
+#endif
 }
 #endif
 
 // ------------------------------------------------------------------------------------------------------------- pack
 
 #ifdef PACK
-// fp32 weights [R · C, C, 3, 3] → the pieces that lanes take: of the product with maps, and with gradients (flipped).
-extern "C" __global__ void pack(const float *weights, uint4 *ahead, uint4 *back) {
-    int run = blockIdx.y, i = blockIdx.x * THREADS + threadIdx.x;
+#define MOST_PACKED 16
+struct Packed {
+    const float *weights[MOST_PACKED];
+};
+
+// fp32 weights [R · C, C, 3, 3] of some convolutions → the pieces that lanes take, [convolutions, R, pieces]: of the product
+// with maps, and with gradients (flipped).
+extern "C" __global__ void pack(Packed from, uint4 *ahead, uint4 *back, int runs) {
+    int row = blockIdx.y, run = row % runs, i = blockIdx.x * THREADS + threadIdx.x;
     if (i >= WEIGHTS) return;
+    const float *weights = from.weights[row / runs];
     int lane = i % 32, n16 = i / 32 % DEPTH, k16 = i / 32 / DEPTH % DEPTH, tap = i / 32 / DEPTH / DEPTH;
     const float *own = weights + (u64)run * C * C * 9;
     u32 one[4], two[4];
@@ -715,7 +887,7 @@ extern "C" __global__ void pack(const float *weights, uint4 *ahead, uint4 *back)
         }
         one[piece] = packed(v[0], v[1]), two[piece] = packed(w[0], w[1]);
     }
-    ahead[(u64)run * WEIGHTS + i] = make_uint4(one[0], one[1], one[2], one[3]);
-    back[(u64)run * WEIGHTS + i] = make_uint4(two[0], two[1], two[2], two[3]);
+    ahead[(u64)row * WEIGHTS + i] = make_uint4(one[0], one[1], one[2], one[3]);
+    back[(u64)row * WEIGHTS + i] = make_uint4(two[0], two[1], two[2], two[3]);
 }
 #endif

@@ -5,6 +5,7 @@ Assumes bf16 maps [R, B, S, S, C] of a size in `SIDES`. Elsewhere, or where NVRT
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +20,7 @@ from aol.lab.nets.fused.tiles import Partials, cdiv, processors, soonest
 SOURCE = Path(__file__).with_name("stage.cu")
 SIDES = {16: 32, 32: 16, 64: 8}  # channels → side of the maps that fit
 SUMS = 9
+_MOST_PACKED = 16  # convolutions that a kernel packs, as in stage.cu
 _START = 4  # what a block takes besides its images, in images
 enabled = True  # benchmarks and tests turn these kernels off, to see what they are worth
 
@@ -72,9 +74,13 @@ class Shape:
 
     @property
     def backward_bytes(self) -> int:
-        """Shared memory of a block in the backward pass; at its end it holds the sums [9, C, C]."""
-        work = 16 * (2 * self._tile + self.weights + 3 * self._units) + 4 * 6 * self.channels
-        return max(work, 4 * SUMS * self.channels**2)
+        """Shared memory of a block in the backward pass; at its end it holds the sums [parts, 9, C, C]."""
+        tiles, staged, parts = 2, self._units, 1
+        if self.channels < 64:  # half of the warps make the tiles of the image to come, from pieces under way
+            tiles, staged = 4, min(self._units, 4 * 16 * self.warps)
+            parts = self.warps // 2 // (self.channels // 16) ** 2
+        work = 16 * (tiles * self._tile + self.weights + 3 * staged) + 4 * 6 * self.channels
+        return max(work, 4 * parts * SUMS * self.channels**2)
 
     def chunks(self, runs: int, batch: int) -> tuple[int, int]:
         """Cut each run's batch so that all blocks end soonest: how many chunks, and how many images each.
@@ -91,13 +97,13 @@ class Shape:
 # Images a block takes at once, its warps, and blocks a multiprocessor: for many maps, and for few.
 Cut = tuple[int, int, int]
 FORWARD: dict[int, tuple[Cut, Cut]] = {
-    16: ((1, 8, 2), (1, 8, 2)),
-    32: ((2, 8, 2), (1, 8, 2)),
+    16: ((1, 4, 3), (1, 8, 2)),
+    32: ((1, 4, 3), (1, 8, 2)),
     64: ((4, 8, 1), (2, 8, 1)),
 }
 BACKWARD: dict[int, tuple[Cut, Cut]] = {
-    16: ((1, 8, 1), (1, 8, 1)),
-    32: ((1, 8, 1), (1, 8, 1)),
+    16: ((1, 16, 1), (1, 16, 1)),
+    32: ((1, 16, 1), (1, 16, 1)),
     64: ((2, 8, 1), (2, 8, 1)),
 }
 
@@ -189,17 +195,20 @@ def _on(x: Tensor, shape: Shape, words: tuple[str, ...]) -> nvrtc.Kernel:
     return _kernel(x.device.index or 0, shape, words)
 
 
-def pack(weight: Tensor, runs: int, *, ahead: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """fp32 weights [R·C, C, 3, 3] → those of the product with maps and with gradients, as lanes take them.
+def pack(weights: Sequence[Tensor], runs: int) -> tuple[Tensor, Tensor]:
+    """fp32 weights [R·C, C, 3, 3] of convolutions → those of the product with maps and with gradients, as lanes take them.
 
-    The first are written to `ahead`, [R, pieces, 8], where it is given.
+    Both are [convolutions, R, pieces, 8].
     """
-    channels = weight.shape[1]
-    shape = forward_shape(channels, 0)
-    back = torch.empty((runs, shape.weights, 8), dtype=torch.bfloat16, device=weight.device)
-    ahead = torch.empty_like(back) if ahead is None else ahead
-    grid = cdiv(shape.weights, 32 * shape.warps), runs
-    _on(weight, shape, ("PACK",))(grid, weight, ahead, back)
+    like = weights[0]
+    shape = forward_shape(like.shape[1], 0)
+    ahead = torch.empty((len(weights), runs, shape.weights, 8), dtype=torch.bfloat16, device=like.device)
+    back = torch.empty_like(ahead)
+    for first in range(0, len(weights), _MOST_PACKED):
+        some = tuple(weights[first : first + _MOST_PACKED])
+        grid = cdiv(shape.weights, 32 * shape.warps), runs * len(some)
+        filled = some + some[:1] * (_MOST_PACKED - len(some))  # the array is always as long
+        _on(like, shape, ("PACK",))(grid, filled, ahead[first:], back[first:], runs)
     return ahead, back
 
 
@@ -232,18 +241,25 @@ def forward(
 
 def backward(
     grad: Tensor, y: Tensor, through: Tensor, weights: Tensor, x: Tensor, below: Tensor, table: Tensor,
-    *, shortcut: Tensor | None,
-) -> tuple[Tensor, Partials, Tensor]:  # fmt: skip
+    sums: Tensor, *, shortcut: Tensor | None,
+) -> tuple[Tensor, Partials]:  # fmt: skip
     """Both gradients of a convolution of x, or without `shortcut` of relu(norm(x)), as `launch_back.conv_backward`.
 
-    Returns the gradient below the relu, its sums, and the sums [R, chunks, 9·C, C] of the gradient of the weights.
+    Returns the gradient below the relu and its sums; writes the `sums` of the gradient of the weights, as `weight_sums`.
     """
     runs, batch, side, _, channels = x.shape
     shape = backward_shape(channels, runs * batch)
     chunks, each = shape.chunks(runs, batch)
     out = torch.empty_like(x)
     values = torch.empty((runs, chunks, 2, channels), dtype=torch.float32, device=x.device)
-    sums = torch.empty((runs, chunks, SUMS * channels, channels), dtype=torch.float32, device=x.device)
     kernel = _on(x, shape, _backward_words(shortcut is None))
     kernel((chunks, runs), grad, y, through, weights, x, below, table, shortcut, out, values, sums, runs, batch, each)
-    return out, Partials(values, each * side * side, batch * side * side), sums
+    return out, Partials(values, each * side * side, batch * side * side)
+
+
+def weight_sums(x: Tensor, convolutions: int) -> Tensor:
+    """Allocate the sums [convolutions, R, chunks, 9·C, C] of the gradients of weights, for convolutions of maps like x."""
+    runs, batch, _, _, channels = x.shape
+    chunks, _ = backward_shape(channels, runs * batch).chunks(runs, batch)
+    shape = (convolutions, runs, chunks, SUMS * channels, channels)
+    return torch.empty(shape, dtype=torch.float32, device=x.device)

@@ -51,6 +51,7 @@ FEWEST = 200  # programs below which walking whole images leaves multiprocessors
 MADE_CHANNELS: tuple[int, ...] = (16, 32, 64)  # where relu(norm(y)) is written for the next convolution, and kept
 ROW_CHANNELS = (16, 32)  # with more, three rows of weights and sums do not fit
 ORDERS = {"plain": 0, "tapwise": 1, "turned": 2}
+PART = 16  # channels of a finishing program: all layers have a multiple of these
 FINISH = 16384  # the most sums of tiles a finishing program reads at once: one run alone has a thousand tiles
 
 
@@ -124,14 +125,14 @@ def power_over(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
-def finishing(tiles: int, channels: int) -> dict[str, int]:
-    """Say how many tiles' sums a finishing program reads at once, and by how many warps.
+def finishing(tiles: int) -> dict[str, int]:
+    """Say how many tiles' sums, of how many channels, a finishing program reads at once, and by how many warps.
 
-    >>> finishing(64, 16), finishing(1024, 16)
-    ({'BLOCK': 64, 'num_warps': 4}, {'BLOCK': 1024, 'num_warps': 16})
+    >>> finishing(64), finishing(1024)
+    ({'BLOCK': 64, 'PART': 16, 'num_warps': 4}, {'BLOCK': 1024, 'PART': 16, 'num_warps': 16})
     """
-    block = min(power_over(tiles), FINISH // channels)
-    return {"BLOCK": block, "num_warps": min(16, max(4, block * channels // 512))}
+    block = min(power_over(tiles), FINISH // PART)
+    return {"BLOCK": block, "PART": PART, "num_warps": min(16, max(4, block * PART // 512))}
 
 
 def slots(channels: int) -> int:
