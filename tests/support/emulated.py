@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aol.lab.nets.fused import blocks, stage
+from aol.lab.nets.fused import blocks, nvrtc, stage
 
 HERE = Path(__file__).parents[1] / "lab" / "nets" / "fused"
 BF16 = torch.bfloat16
@@ -37,12 +37,8 @@ def compiled(folder: Path, shape: stage.Shape, words: tuple[str, ...]) -> ctypes
     return ctypes.CDLL(str(library))
 
 
-def call(function: object, *arguments: Tensor | int | None) -> None:
-    given = [
-        ctypes.c_void_p(a.data_ptr()) if isinstance(a, Tensor) else ctypes.c_void_p() if a is None else ctypes.c_int(a)
-        for a in arguments
-    ]
-    function(*given)  # type: ignore[operator]
+def call(function: object, *arguments: nvrtc.Argument) -> None:
+    function(*map(nvrtc._value, arguments))  # type: ignore[operator]
 
 
 def generator() -> torch.Generator:
@@ -56,7 +52,7 @@ def maps(runs: int, batch: int, c: int, s: int, source: torch.Generator) -> Tens
 def packed(library: ctypes.CDLL, weight: Tensor, runs: int, shape: stage.Shape) -> tuple[Tensor, Tensor]:
     ahead = torch.full((runs, shape.weights, 8), torch.nan, dtype=BF16)
     back = torch.full_like(ahead, torch.nan)
-    call(library.run_pack, weight, ahead, back, runs)
+    call(library.run_pack, (weight,), ahead, back, runs, runs)
     return ahead, back
 
 

@@ -3,12 +3,8 @@
 #include STAGE
 #include MORE
 
-extern "C" void run_pack(const float *weights, uint4 *ahead, uint4 *back, int runs) {
-    Packed from = {{nullptr, weights}};  // the second of two convolutions
-    uint4 *ahead_of_first = ahead - (u64)runs * WEIGHTS, *back_of_first = back - (u64)runs * WEIGHTS;
-    launch((WEIGHTS + THREADS - 1) / THREADS, 2 * runs, THREADS, 16, [=] {
-        if (blockIdx.y >= runs) pack(from, ahead_of_first, back_of_first, runs);
-    });
+extern "C" void run_pack(const Packed *from, uint4 *ahead, uint4 *back, int runs, int rows) {
+    launch((WEIGHTS + THREADS - 1) / THREADS, rows, THREADS, 16, [=] { pack(*from, ahead, back, runs); });
 }
 #ifdef BLOCKS
 extern "C" void run_blocks(const uint4 *x, const uint4 *shortcut, const uint4 *weights, const float *tables, uint2 *out,
@@ -22,16 +18,20 @@ extern "C" void run_blocks(const uint4 *x, const uint4 *shortcut, const uint4 *w
 #endif
 #ifdef FORWARD
 extern "C" void run_forward(const uint4 *x, const float *entry, const uint4 *weights, uint2 *out, float *partial,
-                            const float *table, const uint2 *shortcut, int runs, int batch, int each, int chunks, int bytes) {
-    launch(chunks, runs, THREADS, bytes, [=] { forward(x, entry, weights, out, partial, table, shortcut, runs, batch, each); });
+                            const float *table, const uint2 *shortcut, const Norm *norm, float momentum, float eps, int runs,
+                            int batch, int each, int chunks, int bytes) {
+    launch(chunks, runs, THREADS, bytes, [=] {
+        forward(x, entry, weights, out, partial, table, shortcut, *norm, momentum, eps, runs, batch, each);
+    });
 }
 #endif
 #ifdef BACKWARD
 extern "C" void run_backward(const uint4 *g, const uint4 *y, const float *through, const uint4 *weights, const uint4 *x,
                              const uint2 *below, const float *table, const uint2 *shortcut, uint2 *out, float *partial,
-                             float *weight_sums, int runs, int batch, int each, int chunks, int bytes) {
+                             float *weight_sums, const NormGradient *norm, int runs, int batch, int each, int chunks,
+                             int bytes) {
     launch(chunks, runs, THREADS, bytes, [=] {
-        backward(g, y, through, weights, x, below, table, shortcut, out, partial, weight_sums, runs, batch, each);
+        backward(g, y, through, weights, x, below, table, shortcut, out, partial, weight_sums, *norm, runs, batch, each);
     });
 }
 #endif

@@ -5,6 +5,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -19,6 +20,7 @@ struct dim { int x, y; };
 static inline uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
 static inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 static dim threadIdx, blockIdx, gridDim;
+using std::max;
 using std::min;
 #define __global__
 #define __device__
@@ -56,6 +58,9 @@ static void meet(Meeting &m) {
     while (m.turn == turn) pause();
 }
 static void __syncthreads() { meet(whole); }
+static void __threadfence() {}
+static u32 atomicAdd(u32 *to, u32 more) { u32 before = *to; *to += more; return before; }
+static float __ldcg(const float *from) { return *from; }
 static Meeting &warp() { return warps[threadIdx.x / 32]; }
 static u32 *mine(int lane) { return &board[(threadIdx.x / 32 * 32 + lane) * 16]; }
 

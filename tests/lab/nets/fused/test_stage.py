@@ -50,7 +50,12 @@ def test_a_convolution_leaves_its_output_and_the_moments_of_each_channel(
     ahead, _ = packed(library, weight, runs, shape)
     out = torch.full_like(x, torch.nan)
     partial = torch.full((runs, 2, 2, c), torch.nan)
-    call(library.run_forward, x, table, ahead, out, partial, None, None, runs, batch, each, 2, shape.forward_bytes)
+    norm = torch.rand((8, runs, c), generator=source) + 0.5  # weight, bias, running mean and variance; four rows made
+    before, arrived = norm.clone(), torch.zeros(runs, dtype=torch.int32)
+    call(
+        library.run_forward, x, table, ahead, out, partial, None, None, (*norm[:5], arrived), 0.1, 1e-5,
+        runs, batch, each, 2, shape.forward_bytes,
+    )  # fmt: skip
     for run in range(runs):
         read = x[run]
         if entry:
@@ -62,6 +67,19 @@ def test_a_convolution_leaves_its_output_and_the_moments_of_each_channel(
             torch.testing.assert_close(partial[run, chunk, 0].double(), flat.mean(0), rtol=1e-4, atol=1e-4)
             deviations = (flat - flat.mean(0)).square().sum(0)
             torch.testing.assert_close(partial[run, chunk, 1].double(), deviations, rtol=1e-3, atol=1e-3)
+        weight_, bias, mean, var, *made = norm[:, run].double()
+        moved = torch.nn.BatchNorm2d(c, momentum=0.1, eps=1e-5).double()
+        moved.load_state_dict(
+            {"weight": weight_, "bias": bias, "running_mean": before[2, run], "running_var": before[3, run]},
+            strict=False,
+        )
+        moved(y.movedim(-1, 1))
+        torch.testing.assert_close(mean, moved.running_mean, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(var, moved.running_var, rtol=1e-4, atol=1e-4)
+        flat = y.reshape(-1, c)
+        deviation = (flat.var(0, correction=0) + 1e-5).rsqrt()
+        wanted = [weight_ * deviation, bias - flat.mean(0) * weight_ * deviation, flat.mean(0), deviation]
+        torch.testing.assert_close(torch.stack(made), torch.stack(wanted), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +105,10 @@ def test_a_convolution_finishes_a_block_on_its_way_out(shape: stage.Shape, borde
     table = table_of(2, runs, c, source)
     ahead, _ = packed(library, weight, runs, shape)
     out = torch.full_like(x, torch.nan)
-    call(library.run_forward, x, None, ahead, out, None, table, short, runs, batch, batch, 1, shape.forward_bytes)
+    call(
+        library.run_forward, x, None, ahead, out, None, table, short, (None,) * 6, 0.0, 0.0, runs, batch, batch, 1,
+        shape.forward_bytes,
+    )  # fmt: skip
     for run in range(runs):
         wanted = conv(x[run], weight[run * c : (run + 1) * c]) * table[0, run] + table[1, run]
         if side:
@@ -110,15 +131,16 @@ def test_one_pass_gives_both_gradients_and_their_sums(
     library = compiled(folder, shape, ("BACKWARD", "PACK", f"INNER={int(inner)}", *late_copies))
     g, y, x, short, under = (maps(runs, batch, c, s, source) for _ in range(5))
     weight = torch.randn((runs * c, c, 3, 3), generator=source) / (3 * c**0.5)
-    through, table = table_of(3, runs, c, source), table_of(3, runs, c, source)
+    through, table = table_of(3, runs, c, source), table_of(4, runs, c, source)
     below = x if inner else under
     _, back = packed(library, weight, runs, shape)
     out = torch.full_like(x, torch.nan)
     partial = torch.full((runs, 2, 2, c), torch.nan)
     sums = torch.full((runs, 2, 9, c, c), torch.nan)
+    norm, arrived = torch.full((5, runs, c), torch.nan), torch.zeros(runs, dtype=torch.int32)
     call(
         library.run_backward, g, y, through, back, x, below, table, None if inner else short, out, partial, sums,
-        runs, batch, each, 2, shape.backward_bytes,
+        (*norm[:3], arrived), runs, batch, each, 2, shape.backward_bytes,
     )  # fmt: skip
     for run in range(runs):
         own = weight[run * c : (run + 1) * c].to(BF16).double().requires_grad_()
@@ -138,6 +160,11 @@ def test_one_pass_gives_both_gradients_and_their_sums(
         for chunk, part in enumerate((slice(0, 3), slice(3, 5))):
             near(partial[run, chunk, 0], grad[part].reshape(-1, c).sum(0), 1e-4)
             near(partial[run, chunk, 1], away[part].reshape(-1, c).sum(0), 1e-4)
+        total, (scale, _, mean, deviation) = batch * s * s, table[:, run].double()
+        plain, moment = grad.reshape(-1, c).sum(0), away.reshape(-1, c).sum(0) * deviation
+        beta = -scale * deviation * moment / total
+        coefficients = scale, beta, -scale * plain / total - beta * mean
+        near(norm[:, run], torch.stack([moment, plain, *coefficients]), 1e-4)
 
 
 @pytest.mark.parametrize(("has", "fits"), [(227 * 1024, True), (163 * 1024, False)], ids=["H100", "A100"])

@@ -27,21 +27,24 @@ class ChunkedSums:
     def __init__(self, convolutions: dict[int, int]) -> None:
         self._left = dict(convolutions)
         self._sums: dict[int, Tensor] = {}
+        self._arrived: dict[int, Tensor] = {}
 
-    def next(self, y: Tensor) -> Tensor:
-        """Return where the next convolution of maps like y leaves its sums."""
+    def next(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return where the next convolution of maps like y leaves its sums, and zeros [R] for its blocks to count."""
         channels = y.shape[4]
         if channels not in self._sums:
-            self._sums[channels] = stage.weight_sums(y, self._left[channels])
+            number = self._left[channels]
+            self._sums[channels] = stage.weight_sums(y, number)
+            self._arrived[channels] = torch.zeros((number, y.shape[0]), dtype=torch.int32, device=y.device)
         self._left[channels] -= 1
-        return self._sums[channels][self._left[channels]]
+        return self._sums[channels][self._left[channels]], self._arrived[channels][self._left[channels]]
 
     def gradients(self) -> dict[int, list[Tensor]]:
         """Return the gradients [R·C, C, 3, 3] of weights by channels C, in reverse order of `next`."""
-        added = {
-            channels: _add_chunks(sums.flatten(0, 1), channels, "tapwise") for channels, sums in self._sums.items()
+        return {
+            channels: list(_add_chunks(sums.flatten(0, 1), channels, "tapwise").chunk(len(sums)))
+            for channels, sums in self._sums.items()
         }
-        return {channels: list(grads.chunk(len(self._sums[channels]))) for channels, grads in added.items()}
 
 
 def conv_backward(
@@ -56,8 +59,8 @@ def conv_backward(
     shortcut: Tensor | None = None,
     x: Tensor | None = None,
     made: Tensor | None = None,
-) -> tuple[Tensor, Partials, Tensor | None]:
-    """Gradient of a convolution's output, behind its norm, → that below the relu before it; sums; its weights'.
+) -> tuple[Tensor, stage.NormGradients, Tensor | None]:
+    """Gradient of a convolution's output, behind its norm, → below the relu before it; of that norm; of its weights.
 
     The last is None where its sums are left in `chunked`.
 
@@ -67,16 +70,17 @@ def conv_backward(
     """
     if stage.fits(y, below.shape[4]) and y.shape == below.shape:
         start = below if x is None else x
-        sums = chunked.next(y)
-        return *stage.backward(grad, y, through, weights, start, below, table, sums, shortcut=shortcut), None
+        return *stage.backward(
+            grad, y, through, weights, start, below, table, *chunked.next(y), shortcut=shortcut
+        ), None  # fmt: skip
     dy = norm_backward(grad, y, through)
     read = made if x is None else x
     if dy.shape != below.shape:
         assert read is not None
-        found = halving_backward_input(dy, weights, below, table, shortcut=shortcut, x=x)
-        return *found, halving_backward_weight(read, dy)
-    found = conv_backward_input(dy, weights, below, table, shortcut=shortcut, x=x)
-    return *found, conv_backward_weight(read, dy, below, table)
+        out, partials = halving_backward_input(dy, weights, below, table, shortcut=shortcut, x=x)
+        return out, finish_backward(partials, table), halving_backward_weight(read, dy)
+    out, partials = conv_backward_input(dy, weights, below, table, shortcut=shortcut, x=x)
+    return out, finish_backward(partials, table), conv_backward_weight(read, dy, below, table)
 
 
 def norm_backward(grad: Tensor, y: Tensor, through: Tensor) -> Tensor:
@@ -195,7 +199,7 @@ def stem_backward_weight(images: Tensor, grad: Tensor, y: Tensor, through: Tenso
     return _add_chunks(partial, c, "plain")
 
 
-def finish_backward(partials: Partials, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def finish_backward(partials: Partials, table: Tensor) -> stage.NormGradients:
     """Turn the tiles' sums into gradients of the norm's weight and bias, and its backward coefficients [3, R·N]."""
     runs, tiles, _, n = partials.values.shape
     weight_grad, bias_grad = torch.empty_like(table[0]), torch.empty_like(table[0])

@@ -95,7 +95,7 @@ def record(plan: Plan, images: Tensor, dtype: torch.dtype) -> tuple[Tensor, _Tap
     tape.units.append(_Kept(y, table, y, y))
     x = launch.block_end(y, table, None)
     tape.ends.append(x)
-    packed: dict[int, Iterator[tuple[Tensor, Tensor]]] = {}  # by channels, of the units to come
+    packed: dict[int, Iterator[tuple[Tensor, Tensor, Tensor]]] = {}  # by channels, of the units to come
     for block in plan.blocks:
         read: Tensor = x
         entry: Tensor | None = None
@@ -104,13 +104,18 @@ def record(plan: Plan, images: Tensor, dtype: torch.dtype) -> tuple[Tensor, _Tap
             if stage.fits(read, channels, unit.stride):
                 if channels not in packed:
                     weights = [alike.conv.weight.detach() for alike in plan.alike(channels)]
-                    packed[channels] = zip(*stage.pack(weights, plan.runs), strict=True)
-                ahead, back = next(packed[channels])
-                y, partials = stage.forward(read, ahead, entry=entry)
+                    counters = torch.zeros((len(weights), plan.runs), dtype=torch.int32, device=weight.device)
+                    packed[channels] = zip(*stage.pack(weights, plan.runs), counters, strict=True)
+                ahead, back, arrived = next(packed[channels])
+                assert unit.norm.momentum is not None
+                norm = stage.Norm(*_norm_of(unit), unit.norm.momentum, unit.norm.eps, arrived)
+                y, finished = stage.forward(read, ahead, entry=entry, norm=norm)
+                assert finished is not None
+                table = finished
             else:
                 ahead, back = launch.pack(weight, plan.runs, dtype, unit.stride)
                 y, partials = launch.conv_forward(read, ahead, unit.stride, entry=entry)
-            table = _finished(unit, partials)
+                table = _finished(unit, partials)
             read, entry = (y, None) if unit is block[-1] else _activated(y, table)
             tape.units.append(_Kept(y, table, back, read))
         x = launch.block_end(y, table, x if len(block) > 1 else None)
@@ -124,6 +129,7 @@ def backward(plan: Plan, images: Tensor, tape: _Tape, grad: Tensor) -> list[Tens
     """Gradient [R, B, C] of the features → gradients of `plan.parameters()`, in their order."""
     last = tape.units[-1]
     g, partials = launch_back.pool_backward(grad.contiguous(), tape.ends[-1], last.y, last.table)
+    weight_grad, bias_grad, through = launch_back.finish_backward(partials, last.table)
     found: list[Tensor | None] = []  # from the last unit to the first, each unit's three in reverse
     chunked = launch_back.ChunkedSums({channels: len(plan.alike(channels)) for channels in CHANNELS})
     number = len(tape.units)
@@ -137,12 +143,11 @@ def backward(plan: Plan, images: Tensor, tape: _Tape, grad: Tensor) -> list[Tens
                 read = {"made": under.read if under.y.shape[4] in tape.made else None}
             else:
                 read = {"x": x, "shortcut": end} if len(block) > 1 else {"made": x}
-            weight_grad, bias_grad, through = launch_back.finish_backward(partials, kept.table)
-            g, partials, conv_grad = launch_back.conv_backward(
+            found += [bias_grad, weight_grad]
+            g, (weight_grad, bias_grad, through), conv_grad = launch_back.conv_backward(
                 g, kept.y, through, kept.back, under.y, under.table, chunked, **read
             )
-            found += [bias_grad, weight_grad, conv_grad]
-    weight_grad, bias_grad, through = launch_back.finish_backward(partials, tape.units[0].table)
+            found.append(conv_grad)
     found += [bias_grad, weight_grad, launch_back.stem_backward_weight(images, g, tape.units[0].y, through)]
     gradients = chunked.gradients()
     channels_of = (unit.conv.out_channels for unit in reversed(plan.units) for _ in range(3))

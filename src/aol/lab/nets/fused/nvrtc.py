@@ -109,20 +109,22 @@ def _compile(source: str, definitions: Sequence[str], architecture: str) -> byte
     return made.raw
 
 
-Argument: TypeAlias = Tensor | int | tuple[Tensor, ...] | None
+Argument: TypeAlias = Tensor | int | float | tuple[Tensor | None, ...] | None
 
 
 def _value(argument: Argument) -> Any:
     """Return a kernel's argument as C has it."""
     if isinstance(argument, int):
         return ctypes.c_int(argument)
+    if isinstance(argument, float):
+        return ctypes.c_float(argument)
     if isinstance(argument, tuple):
-        return (ctypes.c_void_p * len(argument))(*(tensor.data_ptr() for tensor in argument))
+        return (ctypes.c_void_p * len(argument))(*(None if part is None else part.data_ptr() for part in argument))
     return ctypes.c_void_p(None if argument is None else argument.data_ptr())
 
 
 class Kernel:
-    """A kernel on one device; call it with tensors, None, whole numbers, and tuples of tensors: an array of pointers."""
+    """A kernel on one device; call it with tensors, None and numbers; a tuple of tensors is an array of pointers."""
 
     def __init__(self, cubin: bytes, name: str, *, threads: int, shared_bytes: int) -> None:
         self._threads, self._shared = threads, shared_bytes

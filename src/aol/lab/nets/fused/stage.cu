@@ -281,7 +281,55 @@ __device__ __forceinline__ void merge(float &count, float &mean, float &deviatio
     count = total;
 }
 
+// Whether this block is the last one of its run to get here, and so sees what the others wrote before. `word` is shared
+// memory that nobody needs any more.
+__device__ __forceinline__ bool last_of_run(u32 *arrived, u32 *word) {
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) *word = atomicAdd(arrived, 1u) + 1 == gridDim.x;
+    __syncthreads();
+    bool last = *word;
+    __threadfence();
+    __syncthreads();
+    return last;
+}
+
+// The last block of a run adds what all its blocks left: a thread takes every GROUPS-th block of a channel.
+#define GROUPS (THREADS / C)
+
 #ifdef FORWARD
+struct Norm {
+    const float *weight, *bias;
+    float *running_mean, *running_var, *table;
+    u32 *arrived;
+};
+
+// Merges the moments of a run into the table of its norm, and moves the running statistics, as norm.finish_forward.
+__device__ __forceinline__ void finish_norm(
+    const float *partial, float *board, const Norm &norm, float momentum, float eps, int run, int runs, int batch, int each) {
+    int channel = threadIdx.x % C, group = threadIdx.x / C, blocks = gridDim.x;
+    float number = 0.f, mean = 0.f, deviations = 0.f;
+    for (int block = group; block < blocks; block += GROUPS) {
+        const float *from = partial + ((u64)run * blocks + block) * 2 * C + channel;
+        float n = (float)(min(each, batch - block * each) * PIXELS), m = __ldcg(from), d = __ldcg(from + C);
+        if (block == group) number = n, mean = m, deviations = d;
+        else merge(number, mean, deviations, n, m, d);
+    }
+    float *own = board + threadIdx.x * 3;
+    own[0] = number, own[1] = mean, own[2] = deviations;
+    __syncthreads();
+    if (group) return;
+    for (int other = 1; other < min(GROUPS, blocks); other++)
+        merge(number, mean, deviations, own[3 * C * other], own[3 * C * other + 1], own[3 * C * other + 2]);
+    int here = run * C + channel, row = runs * C;
+    float var = deviations / number, unbiased = deviations / max(number - 1.f, 1.f);
+    norm.running_mean[here] += momentum * (mean - norm.running_mean[here]);
+    norm.running_var[here] += momentum * (unbiased - norm.running_var[here]);
+    float deviation = 1.f / sqrtf(var + eps), scale = norm.weight[here] * deviation;
+    norm.table[here] = scale, norm.table[row + here] = norm.bias[here] - mean * scale;
+    norm.table[2 * row + here] = mean, norm.table[3 * row + here] = deviation;
+}
+
 // What the shortcut brings to four channels of a pixel: itself, or if BORDER > 0 the mean of 2 × 2 pixels of a map with
 // fewer channels, zeros on both sides of them.
 __device__ __forceinline__ uint2 passed_by(const uint2 *shortcut, u64 image, int pixel, int quarter) {
@@ -304,7 +352,7 @@ __device__ __forceinline__ uint2 passed_by(const uint2 *shortcut, u64 image, int
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) forward(
     const uint4 *x, const float *entry, const uint4 *weights, uint2 *out, float *partial, const float *table,
-    const uint2 *shortcut, int runs, int batch, int each) {
+    const uint2 *shortcut, Norm norm, float momentum, float eps, int runs, int batch, int each) {
     SHARED;
     uint4 *tile = shared_memory, *packed_weights = tile + TILE, *staged = packed_weights + WEIGHTS;
     float *coefficient = (float *)(staged + UNITS);
@@ -450,6 +498,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) forward(
         float *to = partial + ((u64)run * gridDim.x + blockIdx.x) * 2 * C + channel;
         to[0] = mean, to[C] = deviations;
     }
+    if (last_of_run(norm.arrived + run, (u32 *)board))
+        finish_norm(partial, board, norm, momentum, eps, run, runs, batch, each);
 #endif
 }
 #endif
@@ -464,10 +514,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) forward(
 #define B_ACROSS (DEPTH / B_NT)
 #define B_DOWN (B_WARPS / B_ACROSS)
 #define B_EACH (ROWS_OF_TILES / B_DOWN)
-#define B_MOST (C == 64 || ROLES ? 2 : 4)
-#define B_MT (B_EACH < B_MOST ? B_EACH : B_MOST)
-#define B_WALK (C < 64)
-#define W_NT (C == 16 || ROLES ? 1 : 2)          // a warp sums up 16 × 16·W_NT of a tap's gradient
+#define B_MT (B_EACH < 2 ? B_EACH : 2)
+#define W_NT (ROLES ? 1 : 2)                     // a warp sums up 16 × 16·W_NT of a tap's gradient
 #define PIECES (DEPTH * (DEPTH / W_NT))
 #define SPLIT (B_WARPS / PIECES)                 // warps that share a piece, each with its part of the pixels
 #define W_EACH (ROWS_OF_TILES / SPLIT)
@@ -571,7 +619,7 @@ __device__ __forceinline__ void leave_gradient(
     const float *mean, uint2 *to, int row, int column, int pixels) {
     int lane = LANE;
     float sums[B_MT][B_NT][2][4];
-    convolve<B_MT, B_NT, B_WALK>(sums, grads, weights, row, column);
+    convolve<B_MT, B_NT, ROLES>(sums, grads, weights, row, column);
 #pragma unroll
     for (int m = 0; m < B_MT; m++)
 #pragma unroll
@@ -603,11 +651,39 @@ __device__ __forceinline__ void leave_gradient(
         }
 }
 
+struct NormGradient {
+    float *weight, *bias, *through;
+    u32 *arrived;
+};
+
+// Adds the sums of a run: the gradients of its norm, and the coefficients of the gradient before it, as
+// norm.finish_backward.
+__device__ __forceinline__ void finish_norm_gradient(
+    const float *partial, float *board, const float *table, const NormGradient &norm, int run, int runs, int batch) {
+    int channel = threadIdx.x % C, group = threadIdx.x / C, blocks = gridDim.x;
+    float plain = 0.f, moment = 0.f;
+    for (int block = group; block < blocks; block += GROUPS) {
+        const float *from = partial + ((u64)run * blocks + block) * 2 * C + channel;
+        plain += __ldcg(from), moment += __ldcg(from + C);
+    }
+    float *own = board + threadIdx.x * 2;
+    own[0] = plain, own[1] = moment;
+    __syncthreads();
+    if (group) return;
+    for (int other = 1; other < min(GROUPS, blocks); other++) plain += own[2 * C * other], moment += own[2 * C * other + 1];
+    int here = run * C + channel, row = runs * C;
+    float scale = table[here], mean = table[2 * row + here], deviation = table[3 * row + here];
+    float total = (float)(batch * PIXELS), weight = moment * deviation, beta = -scale * deviation * weight / total;
+    norm.bias[here] = plain, norm.weight[here] = weight;
+    norm.through[here] = scale, norm.through[row + here] = beta;
+    norm.through[2 * row + here] = -scale * plain / total - beta * mean;
+}
+
 // Adds the sums of all warps in one order and writes them; `tiles` are no longer needed.
 template <bool MAPS, bool WEIGHT_SUMS>
 __device__ __forceinline__ void leave_sums(
     uint4 *tiles, Plain &plain, const float (&kept)[9][W_NT][2][4], float *partial, float *weight_sums, int run,
-    int piece, int part, int column, int warp) {
+    int piece, int part, int column, int warp, const float *table, const NormGradient &norm, int runs, int batch) {
     int lane = LANE;
     float *board = (float *)tiles;  // [SPLIT, 9, C, C]
 #pragma unroll
@@ -649,6 +725,8 @@ __device__ __forceinline__ void leave_sums(
         for (int w = 0; w < B_DOWN; w++) sum += board[w * 2 * C + i];
         partial[block * 2 * C + i] = sum;
     }
+    if (last_of_run(norm.arrived + run, (u32 *)board))
+        finish_norm_gradient(partial, board, table, norm, run, runs, batch);
 }
 
 #if ROLES
@@ -728,11 +806,12 @@ struct Maker {
 
 // g and y: gradient behind the norm of the convolution's output y. x: what the convolution read, or with INNER what
 // relu(norm(x)) of it was. below: what the norm before that relu saw (with INNER, x itself). Out: the gradient before
-// that relu, its sums Σ g and Σ g · (below − mean), and the sums [9, C, C] of the gradient of the weights.
+// that relu, its sums Σ g and Σ g · (below − mean), the sums [9, C, C] of the gradient of the weights, and what follows for
+// the norm below from the sums of all blocks of a run.
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
     const uint4 *g, const uint4 *y, const float *through, const uint4 *weights, const uint4 *x, const uint2 *below,
-    const float *table, const uint2 *shortcut, uint2 *out, float *partial, float *weight_sums, int runs, int batch,
-    int each) {
+    const float *table, const uint2 *shortcut, uint2 *out, float *partial, float *weight_sums, NormGradient norm,
+    int runs, int batch, int each) {
     SHARED;
     uint4 *tiles = shared_memory, *packed_weights = tiles + TILE * (ROLES ? 4 : 2);  // gradients and inputs, ROLES: twice
     uint4 *staged = packed_weights + WEIGHTS;                                         // of the images to come
@@ -784,7 +863,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
             add_weight_gradients(kept, own, own + TILE, piece, part);
         }
         __syncthreads();
-        leave_sums<false, true>(tiles, plain, kept, partial, weight_sums, run, piece, part, column, warp);
+        leave_sums<false, true>(
+            tiles, plain, kept, partial, weight_sums, run, piece, part, column, warp, table, norm, runs, batch);
         return;
     }
     for (int image = start; image < stop; image++) {
@@ -801,7 +881,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
         below += PIXELS * (C / 4), shortcut += PIXELS * (C / 4), out += PIXELS * (C / 4);
     }
     __syncthreads();
-    leave_sums<true, false>(tiles, plain, kept, partial, weight_sums, run, piece, part, column, warp);
+    leave_sums<true, false>(
+            tiles, plain, kept, partial, weight_sums, run, piece, part, column, warp, table, norm, runs, batch);
 #else
     uint4 *grads = tiles, *inputs = tiles + TILE;
     for (int first = start; first < stop; first += I) {
@@ -852,7 +933,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
         add_weight_gradients(kept, grads, inputs, piece, part);
     }
     __syncthreads();
-    leave_sums<true, true>(tiles, plain, kept, partial, weight_sums, run, piece, part, column, warp);
+    leave_sums<true, true>(
+            tiles, plain, kept, partial, weight_sums, run, piece, part, column, warp, table, norm, runs, batch);
 #endif
 }
 #endif

@@ -10,12 +10,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from aol.lab.nets.fused import nvrtc
-from aol.lab.nets.fused.tiles import Partials, cdiv, processors, soonest
+from aol.lab.nets.fused.tiles import cdiv, processors, soonest
 
 SOURCE = Path(__file__).with_name("stage.cu")
 SIDES = {16: 32, 32: 16, 64: 8}  # channels → side of the maps that fit
@@ -196,7 +197,7 @@ def _on(x: Tensor, shape: Shape, words: tuple[str, ...]) -> nvrtc.Kernel:
 
 
 def pack(weights: Sequence[Tensor], runs: int) -> tuple[Tensor, Tensor]:
-    """fp32 weights [R·C, C, 3, 3] of convolutions → those of the product with maps and with gradients, as lanes take them.
+    """fp32 weights [R·C, C, 3, 3] of convolutions → as lanes take them, for products with maps and with gradients.
 
     Both are [convolutions, R, pieces, 8].
     """
@@ -212,53 +213,81 @@ def pack(weights: Sequence[Tensor], runs: int) -> tuple[Tensor, Tensor]:
     return ahead, back
 
 
+@dataclass(frozen=True)
+class Norm:
+    """A norm in training: its parameters and running statistics [R·C]; `arrived`, zeros [R], counts blocks."""
+
+    weight: Tensor
+    bias: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+    momentum: float
+    eps: float
+    arrived: Tensor
+
+
 def forward(
     x: Tensor,
     weights: Tensor,
     *,
     entry: Tensor | None = None,
+    norm: Norm | None = None,
     table: Tensor | None = None,
     shortcut: Tensor | None = None,
-) -> tuple[Tensor, Partials | None]:
-    """Convolve x [R, B, S, S, C] as `launch.conv_forward` does, with weights packed here."""
-    runs, batch, side, _, channels = x.shape
+) -> tuple[Tensor, Tensor | None]:
+    """Convolve x [R, B, S, S, C] as `launch.conv_forward` does, with weights packed here.
+
+    With `norm` the output is raw, the running statistics are moved, and the table of the batch's statistics is
+    returned, as by `launch.finish_forward`. With `table` it is behind the norm of this table.
+    """
+    runs, batch, _, _, channels = x.shape
     shape = forward_shape(channels, runs * batch)
     chunks, each = shape.chunks(runs, batch)
-    out = torch.empty_like(x)
-    partials = None
-    if table is None:
-        values = torch.empty((runs, chunks, 2, channels), dtype=torch.float32, device=x.device)
-        partials = Partials(values, each * side * side, batch * side * side)
+    out, partial, made = torch.empty_like(x), None, None
+    finish: tuple[Tensor | None, ...] = (None,) * 6
+    if norm is not None:
+        partial = torch.empty((runs, chunks, 2, channels), dtype=torch.float32, device=x.device)
+        made = torch.empty((4, runs * channels), dtype=torch.float32, device=x.device)
+        finish = norm.weight, norm.bias, norm.running_mean, norm.running_var, made, norm.arrived
     border = 0 if shortcut is None else (channels - shortcut.shape[4]) // 2
     leave = 0 if table is None else 1 if shortcut is None else 2
     kernel = _on(x, shape, _forward_words(entry is not None, leave, border))
+    momentum, eps = (norm.momentum, norm.eps) if norm else (0.0, 0.0)
     kernel(
-        (chunks, runs), x, entry, weights, out, partials.values if partials else None, table, shortcut,
-        runs, batch, each,
+        (chunks, runs), x, entry, weights, out, partial, table, shortcut, finish, momentum, eps, runs, batch, each,
     )  # fmt: skip
-    return out, partials
+    return out, made
+
+
+# Gradients of a norm's weight and bias [R·C], and coefficients [3, R·C] of the gradient before it.
+NormGradients: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 
 def backward(
     grad: Tensor, y: Tensor, through: Tensor, weights: Tensor, x: Tensor, below: Tensor, table: Tensor,
-    sums: Tensor, *, shortcut: Tensor | None,
-) -> tuple[Tensor, Partials]:  # fmt: skip
+    sums: Tensor, arrived: Tensor, *, shortcut: Tensor | None,
+) -> tuple[Tensor, NormGradients]:  # fmt: skip
     """Both gradients of a convolution of x, or without `shortcut` of relu(norm(x)), as `launch_back.conv_backward`.
 
-    Returns the gradient below the relu and its sums; writes the `sums` of the gradient of the weights, as `weight_sums`.
+    Returns the gradient below the relu, and what `launch_back.finish_backward` makes of its sums. Leaves the `sums` of
+    the gradient of the weights, as allocated by `weight_sums`; `arrived`, zeros [R], counts blocks.
     """
-    runs, batch, side, _, channels = x.shape
+    runs, batch, _, _, channels = x.shape
     shape = backward_shape(channels, runs * batch)
     chunks, each = shape.chunks(runs, batch)
     out = torch.empty_like(x)
-    values = torch.empty((runs, chunks, 2, channels), dtype=torch.float32, device=x.device)
+    partial = torch.empty((runs, chunks, 2, channels), dtype=torch.float32, device=x.device)
+    norm = torch.empty_like(table[0]), torch.empty_like(table[0]), torch.empty_like(table[:3])
     kernel = _on(x, shape, _backward_words(shortcut is None))
-    kernel((chunks, runs), grad, y, through, weights, x, below, table, shortcut, out, values, sums, runs, batch, each)
-    return out, Partials(values, each * side * side, batch * side * side)
+    kernel(
+        (chunks, runs), grad, y, through, weights, x, below, table, shortcut, out, partial, sums, (*norm, arrived),
+        runs, batch, each,
+    )  # fmt: skip
+    return out, norm
 
 
 def weight_sums(x: Tensor, convolutions: int) -> Tensor:
-    """Allocate the sums [convolutions, R, chunks, 9·C, C] of the gradients of weights, for convolutions of maps like x."""
+    """Allocate sums [convolutions, R, chunks, 9·C, C] of the gradients of weights, for convolutions of maps like x."""
     runs, batch, _, _, channels = x.shape
     chunks, _ = backward_shape(channels, runs * batch).chunks(runs, batch)
     shape = (convolutions, runs, chunks, SUMS * channels, channels)

@@ -25,8 +25,8 @@ class Tile:
     resident: int = 6
 
 
-# By kernel and channels of the product's depth; what is not listed takes the default. Tuned on an H200 by
-# benchmarks/kernels.py; tests make tiles small.
+# By kernel and channels of the product's depth; what is not listed takes the default. Tuned on an H200; tests make
+# tiles small.
 TILES: dict[tuple[str, int], Tile] = {
     ("forward_rows", 16): Tile(64, 4, 3),
     ("forward_rows", 32): Tile(64, 4, 3),
