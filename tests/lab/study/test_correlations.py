@@ -10,7 +10,8 @@ import pytest
 from scipy import stats
 
 from aol.lab.settings import Settings
-from aol.lab.study.correlations import (
+from aol.lab.study.spec import load
+from aol.lab.study.stats import (
     NO_RUNS,
     NOT_JUDGED,
     OTHER,
@@ -24,7 +25,6 @@ from aol.lab.study.correlations import (
     judge_correlations,
     pearson,
 )
-from aol.lab.study.spec import load
 from aol.lab.study.tables import render, tables
 from aol.records.record import Run
 from tests.support.made_up import record, results

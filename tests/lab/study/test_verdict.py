@@ -12,8 +12,8 @@ import pytest
 
 from aol.lab.settings import Settings
 from aol.lab.study.spec import Study
+from aol.lab.study.stats import AS_LARGE, FEW, GAIN, LESS, LOSS, MORE, NOT_SHOWN, OPEN, SMALLER, Claim, judge
 from aol.lab.study.tables import p_text, points
-from aol.lab.study.verdict import AS_LARGE, FEW, GAIN, LESS, LOSS, MORE, NOT_SHOWN, OPEN, SMALLER, Claim, judge
 from aol.records.record import Run
 from aol.stats import Gain
 from tests.support.made_up import luck, record, records, results, seed_effect, study

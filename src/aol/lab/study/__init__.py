@@ -1,6 +1,6 @@
 """Studies: tables of runs with a rule for comparing them.
 
-`spec.py` defines the runs of a study, `results.py` turns runs into one frame and into gains, `verdict.py` judges them,
+`spec.py` defines the runs of a study, `results.py` turns runs into one frame and into gains, `stats.py` judges them,
 `tables.py`, `page.py` and `draw.py` show them; sentences are in `templates`.
 """
 

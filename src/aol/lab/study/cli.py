@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -211,18 +210,28 @@ def _status(args: argparse.Namespace) -> None:
 
 def _print_status(args: argparse.Namespace, study: Study, store: Store, more: Mapping[str, object]) -> bool:
     """Print the status of a study; return whether a run diverged."""
-    from aol.lab.study.status import status_dict, status_frame, status_lines
+    from aol.lab.study.results import status_frame
 
     frame = status_frame(study, store)
-    status = status_dict(study, store, frame)
-    if args.json:
-        print(json.dumps({**status, **more}))
-    else:
-        cells = (frame["state"] == "complete").groupby(frame["cell"], sort=False).agg(["sum", "size"])
+    states, damaged, failed = frame["state"], frame[frame["state"] == "damaged"], frame[frame["failed"] > 0]
+    complete, begun = (int((states == state).sum()) for state in ("complete", "in_progress"))
+    missing = len(frame) - complete - begun
+    status = {"study": study.name, "out": str(store.folder), "runs": len(frame), "complete": complete}
+    status |= {"in_progress": begun, "missing": missing, "failed": failed["failed"].to_dict()}
+    status |= {"damaged": [{"run": run, "why": why} for run, why in damaged["why"].items()], **more}
+    lines = [f"{complete}/{len(frame)} runs complete, {begun} in progress, {missing} missing, {len(damaged)} damaged."]
+    lines += [f"Damaged: {run}: {why}." for run, why in damaged["why"].items()]
+    for row in failed.itertuples():
+        run = f"{row.method}, seed {row.seed} ({row.Index})"
+        lines.append(f"Diverged: {run}: its loss was not finite in epoch {row.failed}.")
+    if complete < len(frame):
+        lines.append("Run `aol study run` with the same arguments to train missing or damaged runs.")
+    if not args.json:
+        cells = (states == "complete").groupby(frame["cell"], sort=False).agg(["sum", "size"])
         rows = [(str(name), *map(str, row)) for name, *row in cells.itertuples()]
         print_table(console(), ("cell", "complete", "runs"), rows, f"{study.name}: {study.title}")
-        tell(args, {}, status_lines(status, frame))
-    return bool(status["failed"])
+    tell(args, status, lines)
+    return len(failed) > 0
 
 
 @command(

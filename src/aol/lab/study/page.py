@@ -22,8 +22,8 @@ from aol.lab.study.draw import Estimate, draw_forest, estimate_of, gain_figure
 from aol.lab.study.paper import TABLES, cells_of
 from aol.lab.study.results import StudyResults, finished_runs, rows_of, study_results
 from aol.lab.study.spec import Study, builtin_names, cell_name, load, path_of
+from aol.lab.study.stats import FEW, Claim
 from aol.lab.study.tables import NONE, TEMPLATES, gain_text, notes, percent, points, signed, tables
-from aol.lab.study.verdict import FEW, Claim
 from aol.records.metrics import zero_threshold_share
 from aol.records.store import Store
 from aol.report.figures import style

@@ -18,12 +18,9 @@ import pandas as pd
 
 from aol._values import did_you_mean
 from aol.lab.settings import Settings, Value, WrongSettingsError, word
-from aol.lab.study import paper
-from aol.lab.study.correlations import Correlation, correlations, judge_correlations
-from aol.lab.study.spec import Cell, Method, Study
-from aol.lab.study.stats import Figures, best_of_k, choose, choose_leaving_one_out
-from aol.lab.study.verdict import ALPHA, LEAST_SEEDS, Claim, claim, judge
-from aol.lab.train.folder import problem, read_valid, settings_of
+from aol.lab.study import paper, stats
+from aol.lab.study.spec import Cell, Method, Study, cell_name
+from aol.lab.train.folder import begun_groups, is_complete, problem, read_valid, settings_of
 from aol.records.metrics import ALL_MEASURES, FIGURES, METRICS, column_of
 from aol.records.record import DamagedRunError, Run
 from aol.records.store import Store
@@ -78,13 +75,13 @@ class StudyResults:
     def of(self, method: str) -> pd.DataFrame:
         """Return a method's gains in the cells that a verdict is on; without such, in all with a gain."""
         own = self.gains[(self.gains["method"] == method) & self.gains["gain"].notna()]
-        judged = own[own["seeds"].map(len) >= LEAST_SEEDS]
+        judged = own[own["seeds"].map(len) >= stats.LEAST_SEEDS]
         return judged if len(judged) else own
 
     def mixed(self, method: str) -> str:
         """Return in how many cells a method gains and loses, by corrected p-values; nothing unless it does both."""
         rows = self.of(method)
-        gains = [gain.mean > 0 for gain, p in zip(rows["gain"], rows["p"], strict=True) if p < ALPHA]
+        gains = [gain.mean > 0 for gain, p in zip(rows["gain"], rows["p"], strict=True) if p < stats.ALPHA]
         return f" (cells: {sum(gains)} gain, {gains.count(False)} loss)" if len(set(gains)) > 1 else ""
 
     def chosen_runs(self, place: int, method: str) -> list[Run]:
@@ -99,7 +96,7 @@ class StudyResults:
         columns = pd.MultiIndex.from_product([range(len(self.study.cells_list())), names])
         return chosen.reindex(index=self.study.seeds, columns=columns)
 
-    def claims(self, asked: Sequence[tuple[str, str | None, Sequence[int] | None]]) -> list[Claim]:
+    def claims(self, asked: Sequence[tuple[str, str | None, Sequence[int] | None]]) -> list[stats.Claim]:
         """Return claims, judged together: a method, what it is compared with (None: the baseline), in some cells."""
         gain, value, every = self.by_seed("gain"), self.by_seed("value"), range(len(self.study.cells_list()))
         made = []
@@ -112,16 +109,16 @@ class StudyResults:
             rows = self.gains[self.gains["cell"].isin(places)].set_index("cell")
             own = [rows[rows["method"] == name] for name in (method, over) if name]
             grids, papers = [side.index[side["settings"] > 1] for side in own], own[0]["paper_gain"]
-            made.append(claim(method, over, pairs, papers, grids, None if over else self.study.largest_loss))
-        return judge(made)
+            made.append(stats.claim(method, over, pairs, papers, grids, None if over else self.study.largest_loss))
+        return stats.judge(made)
 
     @cached_property
-    def verdicts(self) -> list[Claim]:
+    def verdicts(self) -> list[stats.Claim]:
         """On the study as a whole: for each method that a verdict is on."""
         return self.claims([(name, None, None) for name in self.study.claimed_methods()])
 
     @cached_property
-    def rivals(self) -> list[Claim]:
+    def rivals(self) -> list[stats.Claim]:
         """Each method that a verdict is on against each other method, corrected for their number."""
         claims = self.study.claimed_methods()
         others = [m.name for m in self.study.methods if m.name not in (self.study.baseline, *claims)]
@@ -134,14 +131,14 @@ class StudyResults:
         return {own.method: own.gain for own in self.claims([(name, None, None) for name in names]) if own.gain}
 
     @cached_property
-    def correlations(self) -> list[tuple[Cell, list[Correlation]]]:
+    def correlations(self) -> list[tuple[Cell, list[stats.Correlation]]]:
         """By cell, where nothing is compared: corrected for their number, with the paper's."""
         rows = []
         for place, cell in enumerate(self.study.cells_list() if len(self.study.methods) == 1 else ()):
             first = self.study.runs(cell, self.study.methods[0])[0]
             known = paper.published_correlations(self.study.paper, first)
             names = self.values["run"][(self.values["cell"] == place) & self.values["there"]]
-            own = correlations(list(self.runs.loc[names].runs.values()) if len(names) else [])
+            own = stats.correlations(list(self.runs.loc[names].runs.values()) if len(names) else [])
             rows += [(cell, [replace(r, paper=known.get(r.signal)) for r in own])] if own else []
         p = iter(holm([r.p for _, own in rows for r in own]))
         return [(cell, [replace(r, p_corrected=next(p)) for r in own]) for cell, own in rows]
@@ -149,7 +146,7 @@ class StudyResults:
     @property
     def correlation_verdict(self) -> str:
         """The statements on all correlations."""
-        return judge_correlations([r for _, own in self.correlations for r in own])
+        return stats.judge_correlations([r for _, own in self.correlations for r in own])
 
 
 def rows_of(frame: pd.DataFrame) -> Any:
@@ -196,6 +193,27 @@ def _check_figure(study: Study, figure: str) -> None:
     run = study.run(study.cells_list()[0], base, base.variants()[0], study.seeds[0])
     if ("second_half_mean" in figure or "prequential" in figure) and run.scenario != "stream":
         raise WrongSettingsError(f"figure {figure} is for streams; {study.name} has last, tail_mean and best.")
+
+
+def status_frame(study: Study, store: Store) -> pd.DataFrame:
+    """Return a row for each planned run, by id: `cell`, `method`, `seed`, `state`, `why` (damaged), `failed`.
+
+    `state` is "complete", "in_progress", "missing" or "damaged"; `failed` the epoch in which a run diverged, or 0.
+    A run that several cells share is in the first of them.
+    """
+    begun = {run.run_id for group in begun_groups(store) for run in group.runs}
+    rows = []
+    for cell, settings in [(cell, run) for cell in study.cells_list() for run in study.cell_runs(cell)]:
+        row = {"id": settings.run_id, "cell": cell_name(cell), "method": settings.method, "seed": settings.seed}
+        row |= {"state": "in_progress" if settings.run_id in begun else "missing", "why": "", "failed": 0}
+        try:
+            if (run := read_valid(store, settings)) is not None:
+                row |= {"state": "complete"} if is_complete(run, study.keep) else {}
+                row["failed"] = run.failed_at_epoch or 0
+        except DamagedRunError as error:
+            row |= {"state": "damaged", "why": str(error)}
+        rows.append(row)
+    return pd.DataFrame(rows).drop_duplicates("id").set_index("id")
 
 
 # The long frame, and from it a row a cell and method
@@ -247,10 +265,10 @@ def gains_of(study: Study, values: pd.DataFrame, figure: str) -> pd.DataFrame:
             trouble = "no validation accuracy to choose a setting by: give the study a validation part"
             whole[:] = False
         validation = validation[whole] if k > 1 else np.zeros((whole.sum(), 1))
-        picks = choose_leaving_one_out(validation) if whole.any() else np.zeros(0, dtype=np.intp)
+        picks = stats.choose_leaving_one_out(validation) if whole.any() else np.zeros(0, dtype=np.intp)
         chosen = grid.iloc[np.flatnonzero(whole) * k + picks]
         values.loc[chosen.index, "chosen"] = True
-        shown = grid["setting"].iloc[choose(validation) if whole.any() else 0] if whole.any() or k == 1 else ""
+        shown = grid["setting"].iloc[stats.choose(validation) if whole.any() else 0] if whole.any() or k == 1 else ""
         row = {"cell": place, "method": name, "setting": shown, "settings": k, "problem": trouble}
         row |= {"choices": tuple(chosen["setting"]), "seeds": tuple(chosen["seed"]), "planned": len(study.seeds)}
         row |= {"runs": int(own["there"].sum()), "runs_planned": len(own), "failed": int(own["failed"].count())}
@@ -288,7 +306,7 @@ def _best(
     For a method of the paper, ρ = 0 is one of the tries: no weighting with the same mechanism.
     """
     whole = grid[grid["seed"].isin(chosen["seed"])]
-    tests: Figures = whole["value"].to_numpy().reshape(len(chosen), -1)
+    tests: stats.Figures = whole["value"].to_numpy().reshape(len(chosen), -1)
     if run.weighting == "aol":
         known = values.drop_duplicates("run").set_index("run")["value"]
         zeros = known.reindex([replace(run, weighting="none", seed=seed).run_id for seed in chosen["seed"]]).to_numpy()
@@ -298,7 +316,7 @@ def _best(
         "k": k,
         "best": float(best.mean()),
         "best_gain": float((best - chosen["base"].to_numpy()).mean()),
-        "best_of_k": best_of_k(pool, k),
+        "best_of_k": stats.best_of_k(pool, k),
         "baseline_mean": statistics.fmean(pool),
     }
 

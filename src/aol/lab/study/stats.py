@@ -1,18 +1,49 @@
-"""Statistics of a study: choosing a setting, and the best of k runs.
+"""Statistics of a study: choosing a setting, the best of k runs, verdicts on gains, and correlations with class age.
 
-Works on arrays only: `float [S, K]` with a row a seed and a column a setting (or a method), nothing missing.
+*Is there a gain?* The interval against 0: "gain", "loss", or "no gain shown". *Is it as large as the paper's?* The
+interval against half of the paper's gain: "as large as half the paper's", "smaller", or "open". Each is a two-sided
+test at 5 %, corrected for all claims that are judged together. Each has one limit only, so more seeds do not turn a
+wrong statement into another one. Where there is nothing to gain, a study names the largest loss that it accepts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import norm, pearsonr
 
-Figures = npt.NDArray[np.float64]
+from aol.records.record import Floats, Run
+from aol.stats import Gain, holm, paired_gain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Figures = npt.NDArray[np.float64]  # [S, K]: a row a seed, a column a setting, nothing missing
 Places = npt.NDArray[np.intp]
+GAIN, LOSS, NOT_SHOWN, FEW = "gain", "loss", "no gain shown", "under 3 seeds"
+AS_LARGE, SMALLER, OPEN = "as large as half the paper's", "smaller", "open"
+LESS, MORE = "loses less", "loses more"
+ALPHA = 0.05
+LEAST_SEEDS = 3
+# By the paper's name: the name in a record.
+SIGNALS = {
+    "accuracy_test": "test_accuracy",
+    "loss_train": "train_loss",
+    "margin_train": "train_margin",
+    "loss_test": "test_loss",
+    "margin_test": "test_margin",
+}
+# The paper's signs: old classes have lower accuracy, higher loss and smaller margins.
+SIGNS = {name: 1.0 if name.startswith("loss") else -1.0 for name in SIGNALS}
+SAME, OTHER, UNCLEAR, NOT_JUDGED, NO_RUNS = "same signs", "another sign", "signs open", "not judged", "no runs"
+
+# Choosing a setting
 
 
 def choose(validation: Figures) -> int:
@@ -53,3 +84,153 @@ def best_of_k(values: Sequence[float], k: int) -> float:
         return math.nan
     ways = [value * math.comb(place, k - 1) for place, value in enumerate(sorted(values))]
     return math.fsum(ways) / math.comb(len(values), k)
+
+
+# Verdicts
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The gain of a method, averaged over the cells with three or more complete seeds, on the seeds that these share.
+
+    `over` is the method that it is compared with, None for the baseline; `paper_gain` is the paper's mean over the same
+    `cells`. `word` and `size` (empty where there is nothing to compare with) are the statements, p-values corrected.
+    """
+
+    method: str
+    over: str | None
+    cells: tuple[int, ...]
+    cells_planned: int
+    seeds: tuple[int, ...]
+    gain: Gain | None
+    paper_gain: float | None = None
+    largest_loss: float | None = None
+    word: str = FEW
+    size: str = ""
+    p: float | None = None
+    p_size: float | None = None
+
+    @property
+    def limit(self) -> float | None:
+        """What the gain is compared with besides 0: minus the largest loss, or half of the paper's gain."""
+        if self.largest_loss is not None:
+            return -self.largest_loss
+        return 0.5 * self.paper_gain if self.paper_gain is not None and self.paper_gain > 0.0 else None
+
+
+def claim(
+    method: str,
+    over: str | None,
+    pairs: pd.DataFrame,
+    papers: pd.Series[float],
+    grids: Sequence[Collection[int]],
+    largest_loss: float | None = None,
+) -> Claim:
+    """Return the claim that follows from differences by seed (rows) and cell (columns), and the paper's gains by cell.
+
+    `grids` has for each side of the comparison the cells in which its setting was chosen; `largest_loss` is in points.
+    """
+    complete = pairs.count()
+    whole = complete.index[complete >= LEAST_SEEDS]
+    shared, gain = pairs[whole].dropna(), None
+    if len(whole) and len(shared) >= LEAST_SEEDS:
+        by_seed = [statistics.fmean(row) for row in shared.to_numpy().tolist()]
+        gain = paired_gain(by_seed, chosen=sum(bool(whole.isin(cells).any()) for cells in grids))
+    begun = complete.index[complete > 0]
+    known = papers[whole if len(whole) else begun if len(begun) else pairs.columns]
+    mean = statistics.fmean(known) if len(known) and known.notna().all() and over is None else None
+    loss = None if largest_loss is None else largest_loss / 100.0
+    return Claim(method, over, tuple(whole), len(complete), tuple(shared.index) if gain else (), gain, mean, loss)
+
+
+def judge(claims: Sequence[Claim]) -> list[Claim]:
+    """Return claims with their statements: they are judged together, corrected for their number by Holm's method."""
+    known = [(claim.gain, claim.limit) for claim in claims if claim.gain is not None]
+    p_gain = iter(holm([gain.p for gain, _ in known]))
+    p_size = iter(holm([gain.p_equal(limit) for gain, limit in known if limit is not None]))
+    judged = []
+    for own in claims:
+        if own.gain is not None:
+            p = next(p_gain)
+            own = replace(own, p=p, word=statement(own.gain.mean, p, (GAIN, LOSS, NOT_SHOWN)))
+            if own.limit is not None and own.gain is not None:
+                p = next(p_size)
+                words = (AS_LARGE, SMALLER, OPEN) if own.largest_loss is None else (LESS, MORE, OPEN)
+                own = replace(own, p_size=p, size=statement(own.gain.mean - own.limit, p, words))
+        judged.append(own)
+    return judged
+
+
+def statement(difference: float, p: float, words: tuple[str, str, str]) -> str:
+    """Return the first word for a difference above 0, the second for one below, the third where p is 5 % or more."""
+    above, below, neither = words
+    return neither if p >= ALPHA else above if difference > 0 else below
+
+
+# Correlations: the classes are the sample, so more seeds make r more stable, and the interval stays that of C classes
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Pearson's r over `classes` classes, averaged over `seeds` runs; p of no correlation; the paper's r, if any."""
+
+    signal: str
+    r: float
+    low: float
+    high: float
+    p: float
+    classes: int
+    seeds: int
+    p_corrected: float = 1.0
+    paper: float | None = None
+
+
+def fisher(r: Sequence[float], classes: int) -> tuple[float, float, float, float]:
+    """Return the mean of correlations by Fisher's z, its interval of 95 % and the p-value of no correlation.
+
+    `z = artanh r`, with a standard error of `1 / √(C - 3)` however many runs are averaged.
+
+    >>> [round(value, 3) for value in fisher([0.5], classes=28)[:3]]
+    [0.5, 0.156, 0.736]
+    """
+    z = statistics.fmean(math.atanh(max(-1 + 1e-12, min(1 - 1e-12, own))) for own in r)
+    half = float(norm.ppf(0.975)) / math.sqrt(classes - 3)
+    p = 2 * float(norm.sf(abs(z) * math.sqrt(classes - 3)))
+    return math.tanh(z), math.tanh(z - half), math.tanh(z + half), p
+
+
+def pearson(x: Floats, y: Floats) -> tuple[float, int] | None:
+    """Return Pearson's r and the number of pairs; None below 3 pairs or without spread. NaNs are left out."""
+    x, y = np.stack([x, y])[:, np.isfinite(x) & np.isfinite(y)]
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    return float(pearsonr(x, y).statistic), len(x)
+
+
+def correlations(runs: Sequence[Run]) -> list[Correlation]:
+    """Return how class age correlates with each signal, over runs that differ by their seeds only.
+
+    Age is a sample's age averaged over all epochs, then over its class (`mean_age`); signals are of the last epoch.
+    """
+    rows = []
+    whole = [run.by_class for run in runs if run.failed_at_epoch is None and "mean_age" in run.by_class]
+    for signal, name in SIGNALS.items():
+        pairs = [pearson(own["mean_age"], own[name]) for own in whole if name in own]
+        known = [pair for pair in pairs if pair is not None]
+        classes = min((size for _, size in known), default=0)
+        if classes >= 4:
+            rows.append(Correlation(signal, *fisher([r for r, _ in known], classes), classes, len(known)))
+    return rows
+
+
+def judge_correlations(rows: Sequence[Correlation]) -> str:
+    """Return two statements: whether clear correlations have the paper's signs, and how many intervals have its r."""
+    if not rows:
+        return NO_RUNS
+    papers = [(own.low, own.paper, own.high) for own in rows if own.paper is not None]
+    if not papers:
+        return NOT_JUDGED
+    clear = [SIGNS[own.signal] * own.r > 0 for own in rows if own.p_corrected < ALPHA]
+    signs = OTHER if not all(clear) else SAME if len(clear) == len(rows) else UNCLEAR
+    inside = sum(low <= paper <= high for low, paper, high in papers)
+    return f"{signs}; {inside} of {len(papers)} of its r in our intervals"

@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from aol.lab.study.results import StudyResults, rows_of
 from aol.lab.study.spec import cell_name, plural
-from aol.lab.study.verdict import NOT_SHOWN, Claim
+from aol.lab.study.stats import NOT_SHOWN, Claim
 from aol.records.metrics import figure_text, measure_text
 from aol.stats import MOST_SEEDS, Gain
 
