@@ -145,10 +145,10 @@ def test_a_rival_is_compared_seed_by_seed() -> None:
     plan = study()
     table = results(plan, _flat(plan))
     (rival,) = table.rivals
-    values = table.by_seed("value")
+    values = table.by_seed
     assert (rival.method, rival.over) == ("aol", "frequency")
     assert rival.gain is not None
-    assert rival.gain.mean == pytest.approx((values[0, "aol"] - values[0, "frequency"]).mean())
+    assert rival.gain.mean == pytest.approx((values["aol", 0] - values["frequency", 0]).mean())
     assert rival.gain.chosen == 1  # the rival has one setting
 
 

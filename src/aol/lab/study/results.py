@@ -27,6 +27,7 @@ from aol.records.store import Store
 from aol.records.table import RunFrame, frame_of
 from aol.stats import Gain, holm, paired_gain
 
+_OF_CLAIMS = ("settings", "paper_gain")  # columns of gains
 SYMBOLS = {"rho": "ρ", "beta": "β", "power": "p", "gamma": "γ"}
 
 
@@ -89,27 +90,33 @@ class StudyResults:
         own = self.values[(self.values["cell"] == place) & (self.values["method"] == method) & self.values["chosen"]]
         return list(self.runs.loc[own["run"]].runs.values()) if len(own) else []
 
-    def by_seed(self, column: str) -> pd.DataFrame:
-        """Return the `value` or `gain` in the chosen setting: a row a seed, a column a cell (its place) and method."""
-        chosen = self.values[self.values["chosen"]].pivot(index="seed", columns=["cell", "method"], values=column)
+    @cached_property
+    def by_seed(self) -> pd.DataFrame:
+        """The values in the chosen setting: a row a seed, a column a method and cell (its place)."""
+        chosen = self.values[self.values["chosen"]].pivot(index="seed", columns=["method", "cell"], values="value")
         names = [method.name for method in self.study.methods]
-        columns = pd.MultiIndex.from_product([range(len(self.study.cells_list())), names])
+        columns = pd.MultiIndex.from_product([names, range(len(self.study.cells_list()))])
         return chosen.reindex(index=self.study.seeds, columns=columns)
 
     def claims(self, asked: Sequence[tuple[str, str | None, Sequence[int] | None]]) -> list[stats.Claim]:
         """Return claims, judged together: a method, what it is compared with (None: the baseline), in some cells."""
-        gain, value, every = self.by_seed("gain"), self.by_seed("value"), range(len(self.study.cells_list()))
+        tables = {name: self.gains.pivot(index="cell", columns="method", values=name) for name in _OF_CLAIMS}
         made = []
         for method, over, cells in asked:
-            places = list(every if cells is None else cells)
-            if over is None:
-                pairs = pd.DataFrame({place: gain[place, method] for place in places})
-            else:
-                pairs = pd.DataFrame({place: value[place, method] - value[place, over] for place in places})
-            rows = self.gains[self.gains["cell"].isin(places)].set_index("cell")
-            own = [rows[rows["method"] == name] for name in (method, over) if name]
-            grids, papers = [side.index[side["settings"] > 1] for side in own], own[0]["paper_gain"]
-            made.append(stats.claim(method, over, pairs, papers, grids, None if over else self.study.largest_loss))
+            places = list(range(len(self.study.cells_list())) if cells is None else cells)
+            pairs = (self.by_seed[method] - self.by_seed[over or self.study.baseline])[places]
+            complete: Any = pairs.count()
+            begun, whole = (complete.index[complete >= least] for least in (1, stats.LEAST_SEEDS))
+            shared, gain = pairs[whole].dropna(), None
+            if len(whole) and len(shared) >= stats.LEAST_SEEDS:
+                grids = tables["settings"].loc[whole, [name for name in (method, over) if name]] > 1
+                means = [statistics.fmean(row) for row in shared.to_numpy().tolist()]
+                gain = paired_gain(means, chosen=int(grids.any().sum()))
+            papers = tables["paper_gain"][method][whole if len(whole) else begun if len(begun) else places]
+            paper_gain = statistics.fmean(papers) if over is None and papers.notna().all() else None
+            loss = None if over or self.study.largest_loss is None else self.study.largest_loss / 100.0
+            seeds = tuple(shared.index) if gain else ()
+            made.append(stats.Claim(method, over, tuple(whole), len(places), seeds, gain, paper_gain, loss))
         return stats.judge(made)
 
     @cached_property
@@ -203,7 +210,7 @@ def status_frame(study: Study, store: Store) -> pd.DataFrame:
     """
     begun = {run.run_id for group in begun_groups(store) for run in group.runs}
     rows = []
-    for cell, settings in [(cell, run) for cell in study.cells_list() for run in study.cell_runs(cell)]:
+    for cell, settings in [(place, run) for place in study.cells_list() for run in study.cell_runs(place)]:
         row = {"id": settings.run_id, "cell": cell_name(cell), "method": settings.method, "seed": settings.seed}
         row |= {"state": "in_progress" if settings.run_id in begun else "missing", "why": "", "failed": 0}
         try:

@@ -10,19 +10,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import norm, pearsonr
 
 from aol.records.record import Floats, Run
-from aol.stats import Gain, holm, paired_gain
-
-if TYPE_CHECKING:
-    import pandas as pd
+from aol.stats import Gain, holm
 
 Figures = npt.NDArray[np.float64]  # [S, K]: a row a seed, a column a setting, nothing missing
 Places = npt.NDArray[np.intp]
@@ -118,46 +114,21 @@ class Claim:
         return 0.5 * self.paper_gain if self.paper_gain is not None and self.paper_gain > 0.0 else None
 
 
-def claim(
-    method: str,
-    over: str | None,
-    pairs: pd.DataFrame,
-    papers: pd.Series[float],
-    grids: Sequence[Collection[int]],
-    largest_loss: float | None = None,
-) -> Claim:
-    """Return the claim that follows from differences by seed (rows) and cell (columns), and the paper's gains by cell.
-
-    `grids` has for each side of the comparison the cells in which its setting was chosen; `largest_loss` is in points.
-    """
-    complete = pairs.count()
-    whole = complete.index[complete >= LEAST_SEEDS]
-    shared, gain = pairs[whole].dropna(), None
-    if len(whole) and len(shared) >= LEAST_SEEDS:
-        by_seed = [statistics.fmean(row) for row in shared.to_numpy().tolist()]
-        gain = paired_gain(by_seed, chosen=sum(bool(whole.isin(cells).any()) for cells in grids))
-    begun = complete.index[complete > 0]
-    known = papers[whole if len(whole) else begun if len(begun) else pairs.columns]
-    mean = statistics.fmean(known) if len(known) and known.notna().all() and over is None else None
-    loss = None if largest_loss is None else largest_loss / 100.0
-    return Claim(method, over, tuple(whole), len(complete), tuple(shared.index) if gain else (), gain, mean, loss)
-
-
 def judge(claims: Sequence[Claim]) -> list[Claim]:
     """Return claims with their statements: they are judged together, corrected for their number by Holm's method."""
     known = [(claim.gain, claim.limit) for claim in claims if claim.gain is not None]
     p_gain = iter(holm([gain.p for gain, _ in known]))
     p_size = iter(holm([gain.p_equal(limit) for gain, limit in known if limit is not None]))
     judged = []
-    for own in claims:
-        if own.gain is not None:
-            p = next(p_gain)
-            own = replace(own, p=p, word=statement(own.gain.mean, p, (GAIN, LOSS, NOT_SHOWN)))
-            if own.limit is not None and own.gain is not None:
+    for claim in claims:
+        if claim.gain is not None:
+            mean, limit, p = claim.gain.mean, claim.limit, next(p_gain)
+            claim = replace(claim, p=p, word=statement(mean, p, (GAIN, LOSS, NOT_SHOWN)))
+            if limit is not None:
                 p = next(p_size)
-                words = (AS_LARGE, SMALLER, OPEN) if own.largest_loss is None else (LESS, MORE, OPEN)
-                own = replace(own, p_size=p, size=statement(own.gain.mean - own.limit, p, words))
-        judged.append(own)
+                words = (AS_LARGE, SMALLER, OPEN) if claim.largest_loss is None else (LESS, MORE, OPEN)
+                claim = replace(claim, p_size=p, size=statement(mean - limit, p, words))
+        judged.append(claim)
     return judged
 
 
