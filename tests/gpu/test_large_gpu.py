@@ -9,10 +9,9 @@ import torch
 
 from aol.lab.data import open_data
 from aol.lab.data.encoded_images import Ragged, centre_boxes, crop_boxes, draw_crops
-from aol.lab.engine import stored_source
+from aol.lab.engine import source
 from aol.lab.engine.loop import Loop
-from aol.lab.engine.source import source_of
-from aol.lab.engine.stored_source import Decoded, FromStorage
+from aol.lab.engine.source import Decoded, FromStorage, source_of
 from aol.lab.nets.fused.resample import batch
 from aol.lab.settings import Settings
 from tests.support.tiny_sets import image_folder
@@ -31,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_source, "room_on", lambda _: 0)
+    monkeypatch.setattr(source, "room_on", lambda _: 0)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -53,8 +52,8 @@ def test_a_set_that_is_kept_shows_the_crops_of_one_that_is_streamed(
     pair = open_data(folder)
     kept = source_of(pair, pair.train, **COMMON)  # type: ignore[arg-type]
     assert isinstance(kept, Decoded)
-    stored_source._kept.clear()
-    monkeypatch.setattr(stored_source, "room_on", lambda _: 0)
+    source._kept.clear()
+    monkeypatch.setattr(source, "room_on", lambda _: 0)
     streamed = source_of(pair, pair.train, **COMMON)  # type: ignore[arg-type]
     assert isinstance(streamed, FromStorage)
     order = torch.randperm(120, generator=torch.Generator().manual_seed(0))[None].cuda()
@@ -93,5 +92,5 @@ def test_a_captured_step_of_streamed_images_is_the_step(
     """Three batches of 50, 50 and 20: two graphs, which read the images from one place."""
     streamed, resumed = losses_of(folder)
     torch.testing.assert_close(streamed, resumed, rtol=2e-2, atol=2e-2)
-    monkeypatch.setattr(stored_source, "room_on", lambda _: 1 << 30)
+    monkeypatch.setattr(source, "room_on", lambda _: 1 << 30)
     torch.testing.assert_close(streamed, losses_of(folder)[0], rtol=2e-2, atol=1e-2)

@@ -200,7 +200,7 @@ EXECUTION: tuple[Flag, ...] = (
     value("--ray", "ADDRESS", _RAY, nargs="?", const="local"),
 )
 _DEFAULTS = defaults_of(EXECUTION) | {"keep_samples": False}
-_NOT_NOTED = ("minutes", "ray")  # of the command line alone
+_NOT_NOTED = ("minutes", "ray")  # of the command line alone: a folder of somebody else's names no address
 
 
 def unchanged(flags: Iterable[Flag]) -> list[Flag]:
@@ -260,12 +260,15 @@ def noted(args: argparse.Namespace) -> dict[str, Json]:
     return given | {"data_dir": absolute(args.data_dir)}
 
 
-def add_noted(args: argparse.Namespace, *noted: Mapping[str, object]) -> None:
-    """Add what was noted to the arguments of `aol resume`, which take precedence."""
-    given = _DEFAULTS.copy()
-    for values in noted:
-        given |= values
-    vars(args).update(given | vars(args))
+def add_noted(
+    args: argparse.Namespace,
+    request: Mapping[str, Any],
+    part: str = "options",
+    defaults: Mapping[str, object] = _DEFAULTS,
+) -> None:
+    """Add what a request notes, and nothing else than is noted, to the arguments of `aol resume`, which go first."""
+    given = {name: value for name, value in (request.get(part) or {}).items() if name not in _NOT_NOTED}
+    vars(args).update({name: given.get(name, default) for name, default in defaults.items()} | vars(args))
 
 
 def absolute(path: str | None) -> str | None:

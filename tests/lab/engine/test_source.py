@@ -18,10 +18,9 @@ from aol import _seeds
 from aol.lab.data import DataError, StoredImages, augment, open_data
 from aol.lab.data.encoded_images import draw_crops
 from aol.lab.data.images import Augmentation
-from aol.lab.engine import stored_source
+from aol.lab.engine import source
 from aol.lab.engine.loop import Loop
-from aol.lab.engine.source import OnDevice, shape_of, source_of
-from aol.lab.engine.stored_source import Decoded, FromStorage
+from aol.lab.engine.source import Decoded, FromStorage, OnDevice, shape_of, source_of
 from aol.lab.settings import Settings, WrongSettingsError
 from tests.support import views
 from tests.support.running import PATIENCE
@@ -90,7 +89,7 @@ def streamed(root: Path, **given: object) -> FromStorage:
 def test_a_folder_is_decoded_in_order_whatever_the_number_of_workers(
     tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored_source, "_CHUNK", 2)  # batches of three are two requests
+    monkeypatch.setattr(source, "_CHUNK", 2)  # batches of three are two requests
     pair = open_data(image_folder(tmp_path))
     assert isinstance(pair.train, StoredImages)
     assert shape_of(pair, 32) == (3, 32, 32)
@@ -189,8 +188,8 @@ def _views_without_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kept_source(root: Path, monkeypatch: pytest.MonkeyPatch, **given: object) -> Decoded:
     """A folder that is decoded once, as on a GPU with room for it."""
-    monkeypatch.setattr(stored_source, "room_on", lambda _: 1 << 30)
-    monkeypatch.setattr(stored_source, "_CHUNK", 5)
+    monkeypatch.setattr(source, "room_on", lambda _: 1 << 30)
+    monkeypatch.setattr(source, "_CHUNK", 5)
     pair = open_data(root)
     train = source_of(pair, pair.train, **LARGE | given)  # type: ignore[arg-type]
     assert isinstance(train, Decoded)
@@ -235,15 +234,15 @@ def test_sets_that_do_not_fit_are_decoded_while_training(tmp_path: Path, monkeyp
     assert isinstance(split, StoredImages)
     pixels = [split.whole(place).reshape(-1) for place in range(12)]
     size = sum(map(len, pixels))
-    assert stored_source.room_on(CPU) == 0  # a network on a CPU is slower than decoding
+    assert source.room_on(CPU) == 0  # a network on a CPU is slower than decoding
     for room in (0, size - 1):
-        monkeypatch.setattr(stored_source, "room_on", lambda _, room=room: room)
-        assert stored_source.keep(stored_source.Reader(split, 32, workers=0, device=CPU)) is None
-    monkeypatch.setattr(stored_source, "room_on", lambda _: size)
-    images = stored_source.keep(stored_source.Reader(split, 32, workers=0, device=CPU))
+        monkeypatch.setattr(source, "room_on", lambda _, room=room: room)
+        assert source.keep(source.Reader(split, 32, workers=0, device=CPU)) is None
+    monkeypatch.setattr(source, "room_on", lambda _: size)
+    images = source.keep(source.Reader(split, 32, workers=0, device=CPU))
     assert images is not None
     assert torch.equal(images.pixels[:size], torch.cat(pixels))
-    assert stored_source.keep(stored_source.Reader(split, 64, workers=0, device=CPU)) is images  # of the next group
+    assert source.keep(source.Reader(split, 64, workers=0, device=CPU)) is images  # of the next group
 
 
 def test_sizes_that_do_not_fit_are_refused_by_name() -> None:
@@ -256,7 +255,7 @@ def test_sizes_that_do_not_fit_are_refused_by_name() -> None:
 @pytest.mark.parametrize("kept", [False, True], ids=["streamed", "kept"])
 def test_a_resumed_run_is_the_run(tmp_path: Path, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     small_networks(monkeypatch)
-    monkeypatch.setattr(stored_source, "room_on", lambda _: (1 << 30) * kept)
+    monkeypatch.setattr(source, "room_on", lambda _: (1 << 30) * kept)
     run = Settings(data="photos", net="cnn", imbalance=None, epochs=3, batch_size=5, image_size=32, weighting="aol")
     pair = open_data(image_folder(tmp_path))
     first, second, third = (Loop([run], pair, device=CPU, workers=count) for count in (2, 0, 1))

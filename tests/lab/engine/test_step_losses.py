@@ -7,8 +7,8 @@ from torch import Tensor
 
 import aol
 from aol.lab.engine.passes import _mix
+from aol.lab.engine.run_rules import StepLosses
 from aol.lab.engine.source import mixtures
-from aol.lab.engine.step_losses import StepLosses
 from tests.support.pretended_device import no_waiting, pretended_device
 from tests.support.tiny_runs import CPU, settings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from aol.lab.cli import add_noted
 from aol.lab.settings import Settings, WrongSettingsError
 from aol.lab.train.folder import (
     is_complete,
@@ -17,7 +19,6 @@ from aol.lab.train.folder import (
     prepare,
     problem,
     read_valid,
-    requested,
     requested_runs,
     save_checkpoint,
     settings_of,
@@ -67,12 +68,14 @@ def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_address_and_deletion_are_not_taken_from_a_request() -> None:
-    options = {"device": "cpu", "together": 2, "ray": "stranger:6379", "fresh": True, "out": "/"}
-    assert requested("options", {"options": options}) == {"device": "cpu", "together": 2}
-    assert requested("choice", {"choice": {"only": ["data=digits"], "ray": "stranger:6379"}}) == {
-        "only": ["data=digits"]
-    }
-    assert requested("options", {}) == {}
+    options = {"device": "cpu", "together": 2, "minutes": 5.0, "ray": "stranger:6379", "fresh": True, "out": "/"}
+    args = Namespace(device="cuda")
+    add_noted(args, {"options": options})
+    assert (args.device, args.together, args.minutes, args.ray) == ("cuda", 2, None, None)
+    assert not hasattr(args, "fresh")
+    add_noted(args, {"choice": {"only": ["data=digits"], "ray": "stranger:6379"}}, "choice", {"only": [], "set": []})
+    assert (args.only, args.set, args.ray) == (["data=digits"], [], None)
+    assert not hasattr(args, "out")
 
 
 SETTINGS = Settings(epochs=4, eval_every=2)

@@ -20,10 +20,8 @@ from aol.ages import SampleAges
 from aol.class_ages import ClassAges
 from aol.lab.engine.learner import Learner, rate_at
 from aol.lab.engine.passes import CleanPass, Readings, Trained, TrainPass
-from aol.lab.engine.run_rules import Observers, RunMargins, RunWeights, SampleSignals
-from aol.lab.engine.source import AnyPair, orders, pool, shape_of, source_of
-from aol.lab.engine.step_losses import StepLosses
-from aol.lab.engine.stored_source import FromStorage
+from aol.lab.engine.run_rules import Observers, RunMargins, RunWeights, SampleSignals, StepLosses
+from aol.lab.engine.source import AnyPair, FromStorage, orders, pool, shape_of, source_of
 from aol.lab.methods import WEIGHTINGS, Inputs
 from aol.lab.settings import Settings, memory_capacity
 from aol.memory import KeepAll, KeepLast, Memory, Reservoir
@@ -298,7 +296,7 @@ class Loop:
                     self._used_offset = self.learner.offset.clone()  # before margins move: what training ended with
                 # Margins move after the last step, too: no answers wait for the next epoch, which may be that of a
                 # resumed run.
-                if self.margins.step(step, self._rates[step - 1] / base if base else 1.0, last=last):
+                if self.margins.advance(self._rates[step - 1] / base if base else 1.0, steps=step, last=last):
                     self._set_offsets(counts)
         return self._train_pass.result()
 

@@ -17,10 +17,8 @@ from torch import Tensor
 
 from aol import _distributed
 from aol.lab.engine.learner import Learner
-from aol.lab.engine.run_rules import Observers
-from aol.lab.engine.source import Source, mixtures
-from aol.lab.engine.step_losses import StepLosses
-from aol.lab.engine.stored_source import FromStorage
+from aol.lab.engine.run_rules import Observers, StepLosses
+from aol.lab.engine.source import FromStorage, Source, mixtures
 from aol.losses import loss_total
 from aol.readings import SUMS, add_readings, answers, means
 from aol.records.history import ANSWER, answer

@@ -175,7 +175,7 @@ def _run(args: argparse.Namespace) -> int:
     groups={"execution": unchanged(EXECUTION)},
 )
 def _resume(args: argparse.Namespace) -> int | None:
-    from aol.lab.train.folder import requested, requested_runs
+    from aol.lab.train.folder import requested_runs
     from aol.records.store import Store, read_request
 
     if not args.folder.is_dir():
@@ -186,12 +186,12 @@ def _resume(args: argparse.Namespace) -> int | None:
             f"{args.folder} does not say what to continue: aol resume takes the --out of aol train, aol stream or "
             "aol study run."
         )
-    options, out = requested("options", request), str(args.folder)
+    add_noted(args, request)
+    args.out, args.fresh = str(args.folder), False
     if request.get("command") == "study":
-        asked = {"study": str(request.get("study")), "out": out, "stopped": _STOPPED}
-        add_noted(args, _CHOICE, requested("choice", request), options, asked)
+        add_noted(args, request, "choice", _CHOICE)
+        args.study, args.stopped = str(request.get("study")), _STOPPED
         return _run(args)
-    add_noted(args, {"out": out, "fresh": False}, options)
     return train_runs(args, requested_runs(request), Store(args.folder), request, resume=True)
 
 

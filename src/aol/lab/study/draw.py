@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,7 +12,7 @@ from aol.lab.study.results import StudyResults, rows_of
 from aol.lab.study.spec import cell_name
 from aol.lab.study.tables import signal_name
 from aol.records.metrics import is_stream, time_unit
-from aol.records.record import Run
+from aol.records.record import Run, nan_mean
 from aol.report.figures import style
 from aol.report.figures.heatmap import LARGEST, AgeMap, draw_ages
 from aol.stats import Gain
@@ -133,9 +133,9 @@ def _fill(axes: Axes, blocks: Sequence[Block], letters: int, label_letters: int)
 # Ages
 
 
+@style.styled
 def draw(results: StudyResults) -> Figure:
     """Return the ages of classes over epochs: a panel for each cell and method, means over seeds. Needs matplotlib."""
-    style.matplotlib()
     study, maps = results.study, {}
     for place, cell in enumerate(study.cells_list()):
         for method in study.methods:
@@ -145,25 +145,9 @@ def draw(results: StudyResults) -> Figure:
                 name = cell_name(cell) or str(study.common.get("data", study.name))
                 words = [name, *([method.name] if len(study.methods) > 1 else [])]
                 mean = f"seed {aged[0].seed}" if len(aged) == 1 else f"mean over {len(aged)} seeds"
-                maps[", ".join([*words, mean])] = age_map(aged)
+                maps[", ".join([*words, mean])] = _age_map(aged)
     if not maps:
         raise WrongSettingsError(f"No complete run of {study.name} has the ages of its classes over time.")
-    return _draw_ages(maps)
-
-
-def age_map(runs: Sequence[Run]) -> AgeMap:
-    """Return the ages and class sizes of runs that differ by their seeds only: means, NaN left out."""
-    ages = np.array([run.over_time["age"] for run in runs], dtype=np.float64)
-    mean = np.ma.masked_invalid(ages).mean(0).filled(np.nan)  # [E, C], NaN for a class that no run has seen
-    counts = [run.counts for run in runs if run.counts is not None and not is_stream(run)]
-    sizes = np.mean(counts, axis=0).round().astype(np.int64) if counts else None
-    names = [str(label) for label in range(mean.shape[1])]
-    return AgeMap(mean, runs[0].epochs, sizes, names, time=time_unit(runs[0]), numbered=True)
-
-
-@style.styled
-def _draw_ages(maps: Mapping[str, AgeMap]) -> Figure:
-    """Return a panel for each title: one at the width of a column, more at that of a page."""
     rows, columns = -(-len(maps) // 2), min(len(maps), 2)
     width, height = style.COLUMN if len(maps) == 1 else _PAGE, max(own.height for own in maps.values())
     figure, panels = style.panels((height + _TITLE) * rows, rows, columns, width=width)
@@ -174,6 +158,15 @@ def _draw_ages(maps: Mapping[str, AgeMap]) -> Figure:
     oldest = max(len(own.epochs) for own in maps.values()) + 1  # the largest possible age
     draw_ages(figure, panels[: len(maps)], list(maps.values()), largest=min(LARGEST, oldest))
     return figure
+
+
+def _age_map(runs: Sequence[Run]) -> AgeMap:
+    """Return the ages and class sizes of runs that differ by their seeds only: means, NaN left out."""
+    first = runs[0]
+    mean = nan_mean([run.over_time["age"].astype(np.float64) for run in runs])
+    sizes = None if first.counts is None or is_stream(first) else np.asarray(first.counts)
+    names = [str(label) for label in range(mean.shape[1])]
+    return AgeMap(mean, first.epochs, sizes, names, time=time_unit(first), numbered=True)
 
 
 def _shorten(text: str, most: int) -> str:

@@ -77,8 +77,8 @@ def results_page(
     told = {line.study for line in lines}
     sections = [
         {
-            "study": own.study,
-            "verdict": "" if own.study.name in told else _verdict(own),
+            "results": own,
+            "judged": own.study.name not in told,
             "tables": _tables(own),
             "notes": notes(own, brief=True),
             "zeros": _zero_thresholds(own) if own.study.paper else {},
@@ -109,25 +109,6 @@ def _charts(shown: Sequence[StudyResults], lines: Sequence[SummaryLine]) -> dict
     return {f"results-{name}.svg": style.rendered(figure, "svg", text=True) for name, figure in figures.items()}
 
 
-def _verdict(results: StudyResults) -> str:
-    """Return the statements on a study for the head of its section."""
-    if results.correlations:
-        return results.correlation_verdict
-    parts = []
-    for own in results.verdicts:
-        name = f"{own.method} " if len(results.verdicts) > 1 else ""
-        gain = f"{gain_text(own.gain, ' to ')}, " if own.gain else ""
-        parts.append(name + gain + ", ".join(filter(None, (own.word, own.size))))
-    return "; ".join(parts)
-
-
-def _asked(results: StudyResults, whole: Claim) -> list[tuple[str, None, list[int] | None]]:
-    """Return a claim to judge for all cells; one for each of up to 6 cells where some gain and others lose."""
-    cells = results.of(whole.method)["cell"]
-    split = results.mixed(whole.method) and len(cells) <= MOST_ROWS
-    return [(whole.method, None, [place]) for place in cells] if split else [(whole.method, None, None)]
-
-
 def _zero_thresholds(results: StudyResults) -> dict[str, float]:
     """Return by cell the share of steps in which no class grew older, as the median was 0; empty where it is small."""
     shares: dict[str, float] = {}
@@ -153,21 +134,15 @@ def _is_committed_first(name: str, results: StudyResults) -> bool:
 
 
 def _tables(results: StudyResults) -> dict[str, pd.DataFrame]:
-    """Return the tables of a study as the page shows them: many cells as one row each."""
-    made = tables(results)
-    if not results.correlations and results.gains["cell"][results.gains["runs"] > 0].nunique() > MOST_CELLS:
-        made[results.study.title] = _gains_by_cell(results)
-    return made
-
-
-def _gains_by_cell(results: StudyResults) -> pd.DataFrame:
-    """Return a row for each cell: the accuracy of the baseline in percent, and the gain of every method in points."""
-    cells, base = results.study.cells_list(), results.study.baseline
-    rows: dict[int, dict[str, str]] = {}
-    for row in rows_of(results.gains):
-        text = percent(row.mean) if row.method == base else points(row.gain.mean) if row.gain else NONE
-        rows.setdefault(row.cell, {"cell": cell_name(cells[row.cell])})[row.method] = text
-    return pd.DataFrame(rows.values())
+    """Return the tables of a study as the page shows them: many cells as one row each, with gains in points alone."""
+    frames, study, gains = tables(results), results.study, results.gains
+    if not results.correlations and gains["cell"][gains["runs"] > 0].nunique() > MOST_CELLS:
+        rows: dict[int, dict[str, str]] = {}
+        for row in rows_of(gains):
+            text = percent(row.mean) if row.method == study.baseline else points(row.gain.mean) if row.gain else NONE
+            rows.setdefault(row.cell, {"cell": cell_name(study.cells_list()[row.cell])})[row.method] = text
+        frames[study.title] = pd.DataFrame(rows.values())
+    return frames
 
 
 # The summary
@@ -186,7 +161,7 @@ def summary(shown: Sequence[StudyResults]) -> list[SummaryLine]:
 
 
 def _lines(title: str, results: StudyResults) -> list[SummaryLine]:
-    """Return a row for each claim, or for each of its cells (see `_asked`)."""
+    """Return a row for each claim; one for each of up to 6 cells where some gain and others lose."""
     study, lines, total = results.study, [], cells_of(results.study.paper or "")
     if results.correlations:
         cells = study.cells_list()
@@ -205,9 +180,11 @@ def _lines(title: str, results: StudyResults) -> list[SummaryLine]:
         ]
     last = results.by_figure("last") if results.figure == "second_half_mean" else None
     for whole in results.verdicts:
-        asked = _asked(results, whole)
-        judged = results.claims(asked) if len(asked) > 1 else [whole]
-        at_the_end = last.claims(asked) if last else [None] * len(judged)
+        cells = results.of(whole.method)["cell"]
+        split = results.mixed(whole.method) and len(cells) <= MOST_ROWS
+        asked = [(whole.method, None, [place]) for place in cells] if split else [(whole.method, None, None)]
+        judged = results.claims(asked) if split else [whole]
+        at_the_end = last.claims(asked) if last else [None] * len(asked)
         lines += [_line(title, results, own, end) for own, end in zip(judged, at_the_end, strict=True)]
     return lines
 

@@ -286,5 +286,12 @@ def anchor(text: str) -> str:
     return re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
 
 
-TEMPLATES.filters |= {"anchor": anchor, "md": md, "markdown": markdown, "plural": plural, "points": points}
+TEMPLATES.filters |= {
+    "anchor": anchor,
+    "gain_text": gain_text,
+    "md": md,
+    "markdown": markdown,
+    "plural": plural,
+    "points": points,
+}
 TEMPLATES.globals |= {"figure_text": figure_text, "measure_text": measure_text}

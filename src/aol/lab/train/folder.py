@@ -76,21 +76,6 @@ def requested_runs(request: dict[str, Json]) -> list[Settings]:
         raise WrongSettingsError(f"{REQUEST} was written by another version of aol: {error}.") from error
 
 
-# What is taken from a request; deletion and addresses come from the command line alone.
-_PARTS = {
-    "options": (
-        "data_dir", "device", "stacking", "together", "workers", "checkpoint_seconds", "deterministic", "keep_samples"
-    ),
-    "choice": ("only", "seeds", "set", "data"),
-}  # fmt: skip
-
-
-def requested(part: str, request: Mapping[str, Any]) -> dict[str, Json]:
-    """Return how the runs of a request are trained ("options"), or which part of a study was asked for ("choice")."""
-    given = request.get(part) or {}
-    return {name: given[name] for name in _PARTS[part] if name in given}
-
-
 # Records
 
 
