@@ -55,7 +55,7 @@ def stated_as_official(monkeypatch: pytest.MonkeyPatch, name: str, folder: Path)
     for path in sorted(folder.iterdir()):
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         sums[path.name.removesuffix(".gz")] = hashlib.sha256(content).hexdigest()
-    monkeypatch.setitem(named.OFFICIAL, name, replace(named.OFFICIAL[name], members=sums))  # type: ignore[arg-type]
+    monkeypatch.setitem(named.OFFICIAL, name, replace(named.OFFICIAL[name], files=sums))  # type: ignore[arg-type]
     return folder
 
 

@@ -145,20 +145,23 @@ def setting_values(name: str, text: str, flag: str | None = None) -> list[Value]
         return list(seed_list(flag, text))
     kind, _, optional = str(FIELDS[name].type).partition(" | ")
     words = {word: word for word in FIELDS[name].metadata.get("words", ())} | ({"none": None} if optional else {})
-    reads: dict[str, Callable[[str], Value]] = {"str": str, "int": int, "float": float, "bool": _TRUTH.__getitem__}
+    read, wanted = _READS[kind]
     values: list[Value] = []
     for part in map(str.strip, text.split(",")):
         try:
-            values.append(words[part] if part in words and kind != "str" else reads[kind](part))
+            values.append(words[part] if part in words and kind != "str" else read(part))
         except (KeyError, ValueError):
-            wanted = " or ".join([_KINDS[kind], *(word for word in words if word != "none")])
-            raise UsageError(f"{flag} must be {wanted}, not {part!r}.") from None
+            allowed = " or ".join([wanted, *(word for word in words if word != "none")])
+            raise UsageError(f"{flag} must be {allowed}, not {part!r}.") from None
         check_value(flag, values[-1], str(FIELDS[name].type), FIELDS[name].metadata)
     return values
 
 
 _TRUTH: dict[str, Value] = {"true": True, "false": False}
-_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+_READS: dict[str, tuple[Callable[[str], Value], str]] = {  # by type: the reader of a value, and what that is
+    "str": (str, "text"), "int": (int, "a whole number"), "float": (float, "a number"),
+    "bool": (_TRUTH.__getitem__, "true or false"),
+}  # fmt: skip
 
 
 def runs_of(command: str, texts: Mapping[str, Sequence[str] | None]) -> list[Settings]:
@@ -173,9 +176,7 @@ def runs_of(command: str, texts: Mapping[str, Sequence[str] | None]) -> list[Set
         start = {"scenario": "arrival"}
     runs: list[Settings] = []
     for data in varied.get("data", [DEFAULTS["data"]]):
-        common = {**BY_DATA.get(str(data), BY_DATA["folder"]), **start}
-        common = {name: one for name, one in common.items() if name not in varied}
-        runs += grid(common, **{**varied, "data": [data]})
+        runs += grid({**BY_DATA.get(str(data), BY_DATA["folder"]), **start}, **{**varied, "data": [data]})
     return list(dict.fromkeys(runs))
 
 

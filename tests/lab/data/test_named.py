@@ -100,7 +100,8 @@ def test_a_damaged_archive_names_the_file(machine: Path, monkeypatch: pytest.Mon
 
 
 def test_the_protocol_input_is_pixel_over_128_minus_one(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pair = named.OFFICIAL["cifar10"].load(stated_as_official(monkeypatch, "cifar10", cifar10_files(machine / "c")))
+    folder = stated_as_official(monkeypatch, "cifar10", cifar10_files(machine / "c"))
+    pair = named.OFFICIAL["cifar10"].load(folder)
     unit = pair.train.images.double() / 255
     torch.testing.assert_close(pair.normalisation(pair.train.images).double(), unit * 255 / 128 - 1, atol=1e-7, rtol=0)
     mean, std = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2470, 0.2435, 0.2616])

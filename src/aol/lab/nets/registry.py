@@ -26,19 +26,17 @@ class Entry:
     smallest: int = 1
 
 
-def _build(place: str, classes: int, channels: int, size: int) -> Network:
-    """Build `MODULE.FUNCTION` of this package, imported only now."""
-    module, _, name = place.partition(".")
-    function = getattr(import_module(f"aol.lab.nets.{module}"), name)
-    built: Network = function(classes, channels)
-    return built
+def _build(module: str, name: str, classes: int, channels: int, size: int) -> Network:
+    """Build a network of this package, whose module is imported only now."""
+    network: Network = getattr(import_module(f"aol.lab.nets.{module}"), name)(classes, channels)
+    return network
 
 
 NETWORKS: dict[str, Entry] = {
-    "cnn": Entry(partial(_build, "cnn.CNN"), 8, smallest=4),
-    "resnet32": Entry(partial(_build, "resnet.resnet32"), 32, multiple=4),
-    "resnet34-cifar": Entry(partial(_build, "resnet.resnet34_cifar"), 32),
-    "resnet34": Entry(partial(_build, "resnet.resnet34"), 224, smallest=32),
+    "cnn": Entry(partial(_build, "cnn", "CNN"), 8, smallest=4),
+    "resnet32": Entry(partial(_build, "resnet", "resnet32"), 32, multiple=4),
+    "resnet34-cifar": Entry(partial(_build, "resnet", "resnet34_cifar"), 32),
+    "resnet34": Entry(partial(_build, "resnet", "resnet34"), 224, smallest=32),
 }
 
 

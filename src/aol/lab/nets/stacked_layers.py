@@ -36,8 +36,8 @@ def _not_finite(x: Tensor, runs: int) -> Tensor:
 
 def _replaced(x: Tensor, diverged: Tensor, axis: int, value: float) -> Tensor:
     """Replace the values of runs that are not finite by `value`; runs are side by side along `axis`."""
-    each = diverged.repeat_interleave(x.shape[axis] // diverged.numel())
-    return torch.where(each.view([-1 if a == axis else 1 for a in range(x.dim())]), value, x)
+    channels = diverged.repeat_interleave(x.shape[axis] // diverged.numel())
+    return torch.where(channels.view([-1 if a == axis else 1 for a in range(x.dim())]), value, x)
 
 
 class _ContainGradient(torch.autograd.Function):

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pandas as pd
 
@@ -180,9 +181,10 @@ def _lines(title: str, results: StudyResults) -> list[SummaryLine]:
         ]
     last = results.by_figure("last") if results.figure == "second_half_mean" else None
     for whole in results.verdicts:
-        cells = results.of(whole.method)["cell"]
-        split = results.mixed(whole.method) and len(cells) <= MOST_ROWS
-        asked = [(whole.method, None, [place]) for place in cells] if split else [(whole.method, None, None)]
+        places = results.of(whole.method)["cell"]
+        split = results.mixed(whole.method) and len(places) <= MOST_ROWS
+        parts: list[Any] = [[place] for place in places] if split else [None]
+        asked = [(whole.method, None, part) for part in parts]
         judged = results.claims(asked) if split else [whole]
         at_the_end = last.claims(asked) if last else [None] * len(asked)
         lines += [_line(title, results, own, end) for own, end in zip(judged, at_the_end, strict=True)]
