@@ -28,7 +28,6 @@ from aol.show import print_json, print_runs
 if TYPE_CHECKING:
     from aol.lab.train.driver import OpenData, Outcome
     from aol.lab.train.group_training import ExecutionOptions
-    from aol.lab.train.progress import Silent
     from aol.records.record import Json
     from aol.records.store import Store
 
@@ -236,16 +235,22 @@ def train_with(
     store: Store,
     open_data: OpenData,
     options: ExecutionOptions,
-    progress: Silent,
+    *,
+    name: str = "",
     **how: Any,
 ) -> Outcome:
-    """Train runs here or on a Ray cluster; Ctrl-C is raised once what is done has been saved."""
+    """Train runs here or on a Ray cluster, `how` as `train` takes it; Ctrl-C is raised once what is done is saved.
+
+    Progress is shown in lines; with `--json` not at all.
+    """
     from aol.lab.train.driver import train
+    from aol.lab.train.progress import Lines, Silent
 
     if args.ray is not None:
         from aol.lab.train.ray import train_on_ray
 
         how["work"] = partial(train_on_ray, args.ray, args.device, open_data)
+    progress = Silent() if args.json or launched()[0] else Lines(name)  # one process of several prints
     try:
         outcome = train(runs, store, open_data, options, progress, **how)
     finally:
@@ -275,13 +280,6 @@ def add_noted(
 def absolute(path: str | None) -> str | None:
     """Return a path that is the same from any folder."""
     return None if path is None else str(Path(path).expanduser().absolute())
-
-
-def progress_for(args: argparse.Namespace, name: str = "") -> Silent:
-    """Return how progress is shown: in lines; with `--json` not at all."""
-    from aol.lab.train.progress import Lines, Silent
-
-    return Silent() if args.json or launched()[0] else Lines(name)  # one process of several prints
 
 
 # Training
@@ -348,10 +346,10 @@ def train_runs(
     directory, names = Path(str(request.get("directory") or "")), {run.data for run in runs}
     named = {name for name in names if name in NAMES or is_source(name)}
     folders = {name: str(directory / Path(name).expanduser()) for name in names - named - {""}}
-    opened, progress = partial(open_sets, folders, args.data_dir), progress_for(args)
+    opened = partial(open_sets, folders, args.data_dir)
     latest = BASE / "latest" if args.out is None and not args.resume else None
     begin = partial(prepare, runs, store, request, resume=resume, fresh=args.fresh, latest=latest)
-    outcome = train_with(args, runs, store, opened, options, progress, fresh=args.fresh, prepare=begin)
+    outcome = train_with(args, runs, store, opened, options, fresh=args.fresh, prepare=begin)
     if launched()[0]:  # the first of several processes reads and prints
         return outcome.exit_status(False)
     read = [(store.path(run.run_id), store.get(run.run_id)) for run in runs]

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from aol import _values as _check
 from aol.lab.methods import MARGINS as MARGINS
 from aol.lab.methods import WEIGHTINGS as WEIGHTINGS
-from aol.lab.nets.registry import is_external, names
+from aol.lab.nets.registry import NETWORKS, is_external
 from aol.records import METHOD_SETTINGS
 
 Value: TypeAlias = str | float | int | bool | None
@@ -80,7 +80,7 @@ class Settings:
     memory: str = _data("all", "samples to keep: all, none, or reservoir:K", stream=True)
 
     net: str = _train("auto", "{choices}, timm:NAME, MODULE:FUNCTION (your own); auto: by the size of the images",
-        choices=("auto", *names()), external=("timm:NAME", "MODULE:FUNCTION"))
+        choices=("auto", *NETWORKS), external=("timm:NAME", "MODULE:FUNCTION"))
     epochs: int = _train(30, "passes over the data, or steps of a stream", low=1)
     batch_size: int = _train(128, "samples in a batch", low=1)
     lr: float = _train(0.1, "learning rate", **_positive)

@@ -5,12 +5,12 @@ import re
 import pytest
 import torch
 
-from aol.lab.nets.registry import make, names
+from aol.lab.nets.registry import NETWORKS, make
 
 SIZE = {"cnn": 8, "resnet32": 32, "resnet34-cifar": 32, "resnet34": 64}
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_network_gives_one_logit_per_class(name: str, channels: int) -> None:
     net = make(name, num_classes=7, in_channels=channels, image_size=SIZE[name], seed=0).eval()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from aol.lab.nets.registry import make, names
+from aol.lab.nets.registry import NETWORKS, make
 from aol.lab.nets.stacked import Stacked, obstacle
 from tests.support.small_nets import generator, scatter, several
 
@@ -75,7 +75,7 @@ def test_any_chain_of_known_layers_stacks(
 
 
 def test_all_networks_of_the_package_can_be_stacked() -> None:
-    assert [obstacle(make(name, num_classes=2, seed=0)) for name in names()] == [None] * len(names())
+    assert [obstacle(make(name, num_classes=2, seed=0)) for name in NETWORKS] == [None] * len(NETWORKS)
 
 
 class Unmarked(nn.Sequential):

@@ -33,7 +33,8 @@ from tests.support.made_up import record, results
 def _record(seed: int, *, classes: int = 100, settings: Settings | None = None) -> Run:
     rng = np.random.default_rng(seed)
     age = 1 + rng.random(classes) * 5
-    by_class = {name: (SIGNS[signal] * age + 0.5 * rng.standard_normal(classes)) for signal, name in SIGNALS.items()}
+    names = {signal: "_".join(reversed(signal.split("_"))) for signal in SIGNALS}
+    by_class = {names[signal]: SIGNS[signal] * age + 0.5 * rng.standard_normal(classes) for signal in SIGNALS}
     accuracy = by_class["test_accuracy"]
     by_class["test_accuracy"] = (accuracy - accuracy.min()) / np.ptp(accuracy)  # from 0 to 1, with the same r
     made = record(settings or Settings(data="cifar100", seed=seed), 0.5)

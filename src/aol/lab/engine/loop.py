@@ -63,14 +63,10 @@ class History:
 
     def add(self, by_epoch: dict[str, Tensor | float], by_class: dict[str, Tensor]) -> None:
         """Add one epoch; readings that are not given are NaN."""
-        row = torch.full((len(EPOCH), self._runs), math.nan, dtype=torch.float64)
-        for name, value in by_epoch.items():
-            row[EPOCH.index(name)] = torch.as_tensor(value, dtype=torch.float64, device="cpu")
-        block = torch.full((len(CLASS), self._runs, self._classes), math.nan, dtype=torch.float32)
-        for name, values in by_class.items():
-            block[CLASS.index(name)] = values.to("cpu", torch.float32)
-        self._by_epoch.append(row)
-        self._by_class.append(block)
+        unknown = torch.full((self._runs, self._classes), math.nan)
+        row = [torch.as_tensor(by_epoch.get(name, math.nan), dtype=torch.float64, device="cpu") for name in EPOCH]
+        self._by_epoch.append(torch.stack([value.expand(self._runs) for value in row]))
+        self._by_class.append(torch.stack([by_class.get(name, unknown).to("cpu", torch.float32) for name in CLASS]))
 
     def epoch(self, name: str) -> Tensor:
         """Return one reading over time, `float64 [E, R]`."""

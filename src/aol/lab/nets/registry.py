@@ -49,11 +49,6 @@ def is_external(name: str) -> bool:
     return re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[\w.\-]+", name) is not None
 
 
-def names() -> tuple[str, ...]:
-    """List the names `make` knows."""
-    return tuple(NETWORKS)
-
-
 def make(name: str, *, num_classes: int, in_channels: int = 3, image_size: int | None = None, seed: int) -> Network:
     """Build the network called `name` from `seed`: images [B, in_channels, size, size] → logits [B, K].
 
@@ -70,7 +65,7 @@ def make(name: str, *, num_classes: int, in_channels: int = 3, image_size: int |
     from aol.lab.nets.external import build_external
 
     if name not in NETWORKS and not is_external(name):
-        raise ValueError(f"name must be one of {', '.join(names())}, timm:NAME or MODULE:FUNCTION; got {name!r}")
+        raise ValueError(f"name must be one of {', '.join(NETWORKS)}, timm:NAME or MODULE:FUNCTION; got {name!r}")
     entry = NETWORKS.get(name) or Entry(partial(build_external, name), 32)
     size = entry.image_size if image_size is None else image_size
     if size < entry.smallest or size < 1 or size % entry.multiple:

@@ -22,7 +22,6 @@ from aol.lab.cli import (
     folder,
     noted,
     options_of,
-    progress_for,
     seed_list,
     setting_values,
     train_runs,
@@ -158,10 +157,10 @@ def _run(args: argparse.Namespace) -> int:
         "ids": [run.run_id for run in runs],
         "runs": [dict(run.as_dict()) for run in runs],
     }
-    opened, progress, start = partial(_open, folders, data_dir), progress_for(args, study.name), time.monotonic()
-    how: dict[str, Any] = {"keep": OVER_TIME, "require": study.keep}
+    opened, start = partial(_open, folders, data_dir), time.monotonic()
+    how: dict[str, Any] = {"keep": OVER_TIME, "require": study.keep, "name": study.name}
     how["prepare"] = partial(write_request, store.folder, request)
-    outcome = train_with(args, runs, store, opened, options, progress, **how)
+    outcome = train_with(args, runs, store, opened, options, **how)
     told = {name: getattr(outcome, name) for name in ("trained", "stopped", "untrained")}
     failed = _print_status(args, study, store, told | {"seconds": round(time.monotonic() - start, 3)})
     return outcome.exit_status(failed)

@@ -11,10 +11,9 @@ import math
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 
@@ -24,7 +23,7 @@ from aol.lab.study.paper import TABLES, cells_of
 from aol.lab.study.results import StudyResults, finished_runs, rows_of, study_results
 from aol.lab.study.spec import Study, builtin_names, cell_name, load, path_of
 from aol.lab.study.stats import FEW, Claim
-from aol.lab.study.tables import NONE, TEMPLATES, gain_text, notes, percent, points, signed, tables
+from aol.lab.study.tables import NONE, TEMPLATES, gain_text, percent, points, signed, tables
 from aol.records.metrics import zero_threshold_share
 from aol.records.store import Store
 from aol.report.figures import style
@@ -34,20 +33,10 @@ MOST_ROWS = 6  # cells with a row each in the summary, where some gain and other
 MOST_ZEROS = 0.25  # share of steps whose threshold was 0, above which a study hardly tests age
 
 
-@dataclass(frozen=True)
-class SummaryLine:
-    """One row: a table of the paper, what was tested of it, its gain in the same cells, ours, and the statements."""
-
-    table: str
-    cells: str
-    study: str | None = None
-    tested: str = NONE
-    paper: str = NONE
-    here: str = NONE
-    seeds: str = NONE
-    word: str = "no runs"
-    size: str = ""
-    estimate: Estimate | None = None
+# A row: a table of the paper, what was tested of it, its gain in the same cells, ours, and the statements.
+Line: TypeAlias = dict[str, Any]
+_UNKNOWN: Line = {"study": None, "estimate": None, "word": "no runs", "size": ""}
+_UNKNOWN |= dict.fromkeys(("tested", "paper", "here", "seeds"), NONE)
 
 
 def results_page(
@@ -75,38 +64,31 @@ def results_page(
     shown = {name: own for (name, own), is_shown in zip(by_name.items(), own_runs, strict=True) if is_shown}
     paper = any(own.study.paper for own in shown.values())
     lines = summary(list(shown.values())) if paper else []
-    told = {line.study for line in lines}
-    sections = [
-        {
-            "results": own,
-            "judged": own.study.name not in told,
-            "tables": _tables(own),
-            "notes": notes(own, brief=True),
-            "zeros": _zero_thresholds(own) if own.study.paper else {},
-            "words": shlex.join([name, "--out", folder.as_posix()]),
-            "committed": _is_committed_first(name, own),
-        }
-        for name, own in shown.items()
-    ]
     text = TEMPLATES.get_template("results.md.j2").render(
+        shown=shown,
         paper=paper,
         lines=lines,
         folder=folder.as_posix(),
-        sections=sections,
         charts=charts,
         chosen=any(own.gains["k"].notna().any() for own in shown.values() if not own.correlations),
         cells=MOST_CELLS,
         documented=documented,
+        tables=_tables,
+        zeros=_zero_thresholds,
+        is_committed_first=_is_committed_first,
+        words=lambda name: shlex.join([name, "--out", folder.as_posix()]),
     )
     return text, _charts(list(shown.values()), lines) if charts else {}
 
 
-def _charts(shown: Sequence[StudyResults], lines: Sequence[SummaryLine]) -> dict[str, bytes]:
+def _charts(shown: Sequence[StudyResults], lines: Sequence[Line]) -> dict[str, bytes]:
     figures = {own.study.name: gain_figure(own) for own in shown}
-    tables = dict.fromkeys(line.table for line in lines if line.estimate)
-    blocks = [(name, [line.estimate for line in lines if line.table == name and line.estimate]) for name in tables]
+    blocks: dict[str, list[Estimate]] = {}
+    for line in (line for line in lines if line["estimate"]):
+        blocks.setdefault(line["table"], []).append(line["estimate"])
     if blocks:
-        figures["summary"] = draw_forest(blocks, "gain of weights from ages (points)", "paper's gain", long=True)
+        axis = "gain of weights from ages (points)"
+        figures["summary"] = draw_forest(list(blocks.items()), axis, "paper's gain", long=True)
     return {f"results-{name}.svg": style.rendered(figure, "svg", text=True) for name, figure in figures.items()}
 
 
@@ -149,21 +131,23 @@ def _tables(results: StudyResults) -> dict[str, pd.DataFrame]:
 # The summary
 
 
-def summary(shown: Sequence[StudyResults]) -> list[SummaryLine]:
+def summary(shown: Sequence[StudyResults]) -> list[Line]:
     """Return the rows for all tables of the paper: those of all studies with a verdict, else of the first study."""
-    lines: list[SummaryLine] = []
+    lines = []
     for name, (title, _) in TABLES.items():
         own = [results for results in shown if results.study.paper == name]
         judged = [results for results in own if results.correlations or any(claim.gain for claim in results.verdicts)]
         judged.sort(key=lambda results: -max([len(claim.seeds) for claim in results.verdicts], default=0))
-        rows = [line for results in judged or own[:1] for line in _lines(title, results)]
-        lines += rows or [SummaryLine(title, f"0 of {cells_of(name)}")]
+        rows = [line for results in judged or own[:1] for line in _lines(results)]
+        for line in rows or [{"cells": 0}]:
+            lines.append(_UNKNOWN | {"table": title} | line)
+            lines[-1]["cells"] = f"{line['cells']} of {cells_of(name)}"
     return lines
 
 
-def _lines(title: str, results: StudyResults) -> list[SummaryLine]:
+def _lines(results: StudyResults) -> list[Line]:
     """Return a row for each claim; one for each of up to 6 cells where some gain and others lose."""
-    study, lines, total = results.study, [], cells_of(results.study.paper or "")
+    study, lines = results.study, []
     if results.correlations:
         cells = study.cells_list()
         known = [(cell, r) for cell, own in results.correlations for r in own if r.signal == "accuracy_test"]
@@ -174,11 +158,14 @@ def _lines(title: str, results: StudyResults) -> list[SummaryLine]:
         tested += f"; not run: {', '.join(missing)}" if missing else ""
         word, _, size = results.correlation_verdict.partition("; ")
         seeds = str(max((r.seeds for _, r in known), default=0))
-        return [
-            SummaryLine(
-                title, f"{len(known)} of {total}", study.name, tested, papers or NONE, here or NONE, seeds, word, size
-            )
-        ]
+        line: Line = {
+            "study": study.name,
+            "cells": len(known),
+            "tested": tested,
+            "paper": papers or NONE,
+            "here": here or NONE,
+        }
+        return [line | {"seeds": seeds, "word": word, "size": size}]
     last = results.by_figure("last") if results.figure == "second_half_mean" else None
     for whole in results.verdicts:
         places = results.of(whole.method)["cell"]
@@ -187,46 +174,42 @@ def _lines(title: str, results: StudyResults) -> list[SummaryLine]:
         asked = [(whole.method, None, part) for part in parts]
         judged = results.claims(asked) if split else [whole]
         at_the_end = last.claims(asked) if last else [None] * len(asked)
-        lines += [_line(title, results, own, end) for own, end in zip(judged, at_the_end, strict=True)]
+        lines += [_line(results, own, end) for own, end in zip(judged, at_the_end, strict=True)]
     return lines
 
 
-def _line(title: str, results: StudyResults, own: Claim, end: Claim | None) -> SummaryLine:
+def _line(results: StudyResults, own: Claim, end: Claim | None) -> Line:
     """Return the row of a claim; `end` is the same claim at the last step of a stream."""
-    study, rows, total = results.study, results.of(own.method), cells_of(results.study.paper or "")
+    rows = results.of(own.method)
     places = list(own.cells or rows["cell"])
     tested, paper = _tested(results, own.method, places), NONE if own.paper_gain is None else points(own.paper_gain)
-    line = SummaryLine(title, f"{len(places)} of {total}", study.name, tested, paper)
+    line: Line = {"study": results.study.name, "cells": len(places), "tested": tested, "paper": paper}
     if own.gain is None:
         here = points(fmean(gain.mean for gain in rows["gain"])) if len(rows) else NONE
-        return replace(line, here=here, seeds=str(max(map(len, rows["seeds"]), default=0)), word=FEW)
+        return line | {"here": here, "seeds": str(max(map(len, rows["seeds"]), default=0)), "word": FEW}
     if len(places) == 1:
         published = rows["paper"][rows["cell"] == places[0]].item()
-        paper += f" ({published.setting})" if published and published.setting else ""
+        line["paper"] = paper + (f" ({published.setting})" if published and published.setting else "")
     here = gain_text(own.gain, " to ") + (f"<br>last step {gain_text(end.gain, ' to ')}" if end and end.gain else "")
-    estimate = estimate_of(tested, own.gain, paper=own.paper_gain)
-    seeds, verdict = str(own.gain.seeds), own.word + (results.mixed(own.method) if len(places) > 1 else "")
-    return replace(line, paper=paper, here=here, seeds=seeds, word=verdict, size=own.size, estimate=estimate)
+    verdict = own.word + (results.mixed(own.method) if len(places) > 1 else "")
+    line |= {"here": here, "seeds": str(own.gain.seeds), "word": verdict, "size": own.size}
+    return line | {"estimate": estimate_of(tested, own.gain, paper=own.paper_gain)}
 
 
 def _tested(results: StudyResults, method: str, places: Sequence[int]) -> str:
     """Return what was tested: the method's setting, and the cells."""
     study, own = results.study, results.study.method(method)
     runs = [study.runs(study.cells_list()[place], own)[0] for place in places]
-    axes = TABLES[study.paper or ""][1]
-    cells = [{axis: getattr(run, axis) for axis in axes} for run in runs]
-    values = {axis: list(dict.fromkeys(cell[axis] for cell in cells)) for axis in axes}
-    grid = ", ".join(cell_name({axis: own[0]}) + _more(own[1:]) for axis, own in values.items())
-    if math.prod(map(len, values.values())) == len(cells):
-        names = grid
-    elif len(cells) <= MOST_ROWS:
-        names = "; ".join(map(cell_name, cells))
-    else:
-        names = f"{len(cells)} cells of {grid}"
-    setting = "" if results.correlations else f"{method}, {' and '.join(own.grid)} chosen on validation: "
-    if setting and runs and len(own.variants()) == 1:
-        setting = f"{runs[0].method}: "
-    return setting + names
+    cells = [{axis: getattr(run, axis) for axis in TABLES[study.paper or ""][1]} for run in runs]
+    values = {axis: list(dict.fromkeys(cell[axis] for cell in cells)) for axis in TABLES[study.paper or ""][1]}
+    names = ", ".join(cell_name({axis: own[0]}) + _more(own[1:]) for axis, own in values.items())
+    if math.prod(map(len, values.values())) != len(cells):
+        names = "; ".join(map(cell_name, cells)) if len(cells) <= MOST_ROWS else f"{len(cells)} cells of {names}"
+    if results.correlations:
+        return names
+    chosen = not runs or len(own.variants()) > 1
+    setting = f"{method}, {' and '.join(own.grid)} chosen on validation" if chosen else runs[0].method
+    return f"{setting}: {names}"
 
 
 def _more(values: Sequence[Value]) -> str:

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 from aol.lab.settings import Settings
 
@@ -38,8 +38,8 @@ class Published:
 @cache
 def rows(table: str) -> tuple[Row, ...]:
     """Return the rows of one of the `TABLES`."""
-    text = (resources.files("aol.lab.study") / "paper" / f"{table}.csv").read_text(encoding="utf-8")
-    return tuple(csv.DictReader(text.splitlines()))
+    with (Path(__file__).with_name("paper") / f"{table}.csv").open(encoding="utf-8") as file:
+        return tuple(csv.DictReader(file))
 
 
 def cells_of(table: str) -> int:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,6 +20,7 @@ from aol.records.metrics import FIGURES, METRICS
 
 Cell: TypeAlias = dict[str, Value]  # settings that make one cell of the table: {"data": "cifar10", ...}
 
+_BUILTIN = Path(__file__).with_name("builtin")
 _MORE = Path("results", "studies")  # in a checkout: studies that are done
 _SMOKE = "-smoke"
 _KNOWN = {setting.name for setting in fields(Settings)}
@@ -251,8 +251,7 @@ def _differ(values: Sequence[object]) -> bool:
 
 def builtin_names() -> list[str]:
     """Return the names of the built-in studies."""
-    folder = resources.files("aol.lab.study") / "builtin"
-    return sorted(path.name.removesuffix(".toml") for path in folder.iterdir() if path.name.endswith(".toml"))
+    return sorted(path.stem for path in _BUILTIN.glob("*.toml"))
 
 
 def load(name_or_path: str | Path) -> Study:
@@ -282,8 +281,7 @@ def load(name_or_path: str | Path) -> Study:
 
 def path_of(name: str) -> Path | None:
     """Return the file of a study: a built-in one, any TOML file, or in a checkout one of `results/studies`."""
-    builtin = Path(str(resources.files("aol.lab.study") / "builtin" / f"{name}.toml"))
-    places = (builtin, Path(name).expanduser(), _MORE / f"{name}.toml")
+    places = (_BUILTIN / f"{name}.toml", Path(name).expanduser(), _MORE / f"{name}.toml")
     return next((path for path in places if path.is_file()), None)
 
 
@@ -336,18 +334,8 @@ def _setting(name: str, value: Value) -> Value:
 # Small variants: the values for 1,347 images of 8 x 8 pixels
 
 _SEEDS = 2
-_INSTEAD: Mapping[str, Callable[[Any], Value]] = {
-    "data": lambda _: "digits",
-    "imbalance": lambda value: value and min(value, 50.0),
-    "samples": lambda value: value and min(value, 600),
-    "conflicts": lambda _: 0.05,
-    "noise": lambda _: 0.05,
-    "memory": lambda value: "reservoir:300" if value.startswith("reservoir") else value,
-    "fraction": lambda value: max(value, 0.1),
-    "period": lambda value: min(value, 2),
-    "epochs": lambda value: min(value, 3),
-    "retrain": lambda value: min(value, 1),
-}
+_MOST = {"imbalance": 50.0, "samples": 600, "period": 2, "epochs": 3, "retrain": 1}
+_ALL: Cell = {"data": "digits", "conflicts": 0.05, "noise": 0.05}
 _SMALL: Cell = {
     "data": "digits", "net": "auto", "epochs": 3, "batch_size": 64, "precision": "fp32", "image_size": None,
 }  # fmt: skip
@@ -363,8 +351,15 @@ def smoke(study: Study) -> Study:
     ([{'data': 'digits', 'imbalance': 50.0}, {'data': 'digits', 'imbalance': 10}], (42, 1024), 32)
     """
 
+    def one(name: str, value: Any) -> Value:
+        if name in _MOST and value is not None:
+            return min(value, _MOST[name])  # type: ignore[no-any-return]
+        if name == "memory" and value.startswith("reservoir"):
+            return "reservoir:300"
+        return max(value, 0.1) if name == "fraction" else _ALL.get(name, value)
+
     def small(table: Mapping[str, Value]) -> Cell:
-        return {name: _INSTEAD[name](value) if name in _INSTEAD else value for name, value in table.items()}
+        return {name: one(name, value) for name, value in table.items()}
 
     def ends(axes: Mapping[str, tuple[Value, ...]]) -> dict[str, tuple[Value, ...]]:
         return {name: tuple(dict.fromkeys((values[0], values[-1]))) for name, values in axes.items()}

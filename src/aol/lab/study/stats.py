@@ -27,14 +27,7 @@ AS_LARGE, SMALLER, OPEN = "as large as half the paper's", "smaller", "open"
 LESS, MORE = "loses less", "loses more"
 ALPHA = 0.05
 LEAST_SEEDS = 3
-# By the paper's name: the name in a record.
-SIGNALS = {
-    "accuracy_test": "test_accuracy",
-    "loss_train": "train_loss",
-    "margin_train": "train_margin",
-    "loss_test": "test_loss",
-    "margin_test": "test_margin",
-}
+SIGNALS = ("accuracy_test", "loss_train", "margin_train", "loss_test", "margin_test")  # as the paper names them
 # The paper's signs: old classes have lower accuracy, higher loss and smaller margins.
 SIGNS = {name: 1.0 if name.startswith("loss") else -1.0 for name in SIGNALS}
 SAME, OTHER, UNCLEAR, NOT_JUDGED, NO_RUNS = "same signs", "another sign", "signs open", "not judged", "no runs"
@@ -185,7 +178,8 @@ def correlations(runs: Sequence[Run]) -> list[Correlation]:
     """
     rows = []
     whole = [run.by_class for run in runs if run.failed_at_epoch is None and "mean_age" in run.by_class]
-    for signal, name in SIGNALS.items():
+    for signal in SIGNALS:
+        name = "_".join(reversed(signal.split("_")))  # in a record
         pairs = [pearson(own["mean_age"], own[name]) for own in whole if name in own]
         known = [pair for pair in pairs if pair is not None]
         classes = min((size for _, size in known), default=0)

@@ -104,7 +104,7 @@ def p_text(p: float | None) -> str:
 
 def percent(value: float | None) -> str:
     """Return an accuracy in percent; a dash for none."""
-    return NONE if value is None or value != value else f"{100.0 * value:.2f}"
+    return NONE if _known(value) is None else f"{100.0 * value:.2f}"  # type: ignore[operator]
 
 
 def signed(value: float | None) -> str:
@@ -286,12 +286,5 @@ def anchor(text: str) -> str:
     return re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
 
 
-TEMPLATES.filters |= {
-    "anchor": anchor,
-    "gain_text": gain_text,
-    "md": md,
-    "markdown": markdown,
-    "plural": plural,
-    "points": points,
-}
+TEMPLATES.filters |= {own.__name__: own for own in (anchor, gain_text, markdown, md, notes, plural, points)}
 TEMPLATES.globals |= {"figure_text": figure_text, "measure_text": measure_text}

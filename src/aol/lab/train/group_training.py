@@ -147,12 +147,12 @@ def train_group(group: RunGroup, context: Context, stop: Stop) -> bool:
     # Its operations are too short to be shared by threads.
     small = network_name(run.net, shape) == "cnn" and shape[1] * shape[2] <= _FEW_PIXELS
     saved, saving = time.monotonic(), 0.0
+    how: dict[str, Any] = {"networks": options.networks, "data_dir": options.data_dir, "keep": context.keep}
 
     def save(finished: bool) -> None:
         context.check_place()
         if not finished:
             save_checkpoint(group.checkpoint, loop.state_dict())
-        how: dict[str, Any] = {"networks": options.networks, "data_dir": options.data_dir, "keep": context.keep}
         write_records(loop, data_of(run, pairs), context.store, finished=finished, **how)
 
     with one_thread(small and options.device.type == "cpu"), contextlib.closing(_resumed(group, context)) as loop:

@@ -77,7 +77,6 @@ class Silent:
         self._stop, self._now = Stop(), (list[Settings](), 0.0, "")  # runs, epoch and what is going on
         self._worked, self._shown = 0.0, -math.inf  # epochs of all runs, in this process
         self.said: list[str] = []
-        self._once: set[str] = set()
 
     def start(self, runs: Sequence[Settings], left: Sequence[Settings], stop: Stop) -> None:
         """Take all runs, those that are not complete, and when to stop."""
@@ -135,8 +134,7 @@ class Silent:
 
     def say_once(self, text: str) -> None:
         """Take a sentence that may come again."""
-        if text not in self._once:
-            self._once.add(text)
+        if text not in self.said:
             self.say(text)
 
     def say(self, text: str) -> None:
@@ -159,6 +157,7 @@ class Lines(Silent):
         self._live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
     def say(self, text: str) -> None:  # noqa: D102
+        super().say(text)
         print(_CLEAR * self._live + printable(text), file=sys.stderr, flush=True)
 
     def show(self, doing: str) -> None:  # noqa: D102
