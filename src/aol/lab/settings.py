@@ -245,9 +245,7 @@ class Settings:
         >>> Settings(margin="age", gain=0.05).method
         'margins by age (gain 0.05)'
         """
-        more = [f"mixup (α = {word(self.mixup)})"] if self.mixup else []
-        more += [f"over-smoothing ({self.retrain} epochs, {word(self.smoothing)})"] if self.retrain else []
-        words = [] if self.weighting == "none" and (self.margin != "none" or more) else [self.weighting]
+        words = [self.weighting]
         for name in WEIGHTINGS[self.weighting].settings:
             value = getattr(self, name)
             if name == "rho" and self._fuses_without_rate:
@@ -259,17 +257,20 @@ class Settings:
             elif value is not None and (name != "temper" or value != 1.0):
                 words.append(f"{_SYMBOLS.get(name, name)}={word(value)}")
         words += [f"from {word(self.start)}"] if self.start else []
+        parts = []
         if self.margin != "none":
             values = {name: getattr(self, name) for name in MARGINS[self.margin].settings}
             told = [_OF_MARGINS[name].format(word(value)) for name, value in values.items() if value is not None]
-            words += [*(["+"] if words else []), MARGINS[self.margin].title, f"({', '.join(told)})"]
-        for name in more:
-            words += [*(["+"] if words else []), name]
-        words += [self.mechanism] if self.mechanism != "reweight" else []
-        words += [self.loss] if self.loss != "softmax" else []
-        words += [f"γ={word(self.gamma)}"] if self.loss == "focal" else []
-        words += [f"divided by {self.divide_by}"] if self.divide_by != _usual_divisor(self.loss) else []
-        return " ".join(words)
+            parts.append(f"{MARGINS[self.margin].title} ({', '.join(told)})")
+        parts += [f"mixup (α = {word(self.mixup)})"] if self.mixup else []
+        parts += [f"over-smoothing ({self.retrain} epochs, {word(self.smoothing)})"] if self.retrain else []
+        if self.weighting != "none" or not parts:
+            parts.insert(0, " ".join(words))
+        end = [self.mechanism] if self.mechanism != "reweight" else []
+        end += [self.loss] if self.loss != "softmax" else []
+        end += [f"γ={word(self.gamma)}"] if self.loss == "focal" else []
+        end += [f"divided by {self.divide_by}"] if self.divide_by != _usual_divisor(self.loss) else []
+        return " ".join([" + ".join(parts), *end])
 
     @property
     def baseline(self) -> str:

@@ -20,7 +20,7 @@ from aol.lab.data.encoded_images import draw_crops
 from aol.lab.data.images import Augmentation
 from aol.lab.engine import source
 from aol.lab.engine.loop import Loop
-from aol.lab.engine.source import Decoded, FromStorage, OnDevice, shape_of, source_of
+from aol.lab.engine.source import Decoded, FromStorage, OnDevice, input_shape, source_of
 from aol.lab.settings import Settings, WrongSettingsError
 from tests.support import views
 from tests.support.running import PATIENCE
@@ -92,8 +92,8 @@ def test_a_folder_is_decoded_in_order_whatever_the_number_of_workers(
     monkeypatch.setattr(source, "_CHUNK", 2)  # batches of three are two requests
     pair = open_data(image_folder(tmp_path))
     assert isinstance(pair.train, StoredImages)
-    assert shape_of(pair, 32) == (3, 32, 32)
-    assert shape_of(pair, None) == (3, 224, 224)
+    assert input_shape(Settings(image_size=32), pair) == (3, 32, 32)
+    assert input_shape(Settings(image_size=None), pair) == (3, 224, 224)
     train = streamed(tmp_path, workers=workers)
     order = torch.randperm(12, generator=torch.Generator().manual_seed(3))[None]
     mine = torch.arange(0, 12, 2)
@@ -247,9 +247,9 @@ def test_sets_that_do_not_fit_are_decoded_while_training(tmp_path: Path, monkeyp
 
 def test_sizes_that_do_not_fit_are_refused_by_name() -> None:
     pair = tiny_pair()
-    assert shape_of(pair, None) == shape_of(pair, 8) == (1, 8, 8)
+    assert input_shape(Settings(image_size=None), pair) == input_shape(Settings(image_size=8), pair) == (1, 8, 8)
     with pytest.raises(WrongSettingsError, match="image_size"):
-        shape_of(pair, 16)
+        input_shape(Settings(image_size=16), pair)
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["streamed", "kept"])

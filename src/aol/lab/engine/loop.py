@@ -21,7 +21,7 @@ from aol.class_ages import ClassAges
 from aol.lab.engine.learner import Learner, rate_at
 from aol.lab.engine.passes import CleanPass, Readings, Trained, TrainPass
 from aol.lab.engine.run_rules import Observers, RunMargins, RunWeights, SampleSignals, StepLosses
-from aol.lab.engine.source import AnyPair, FromStorage, orders, pool, shape_of, source_of
+from aol.lab.engine.source import AnyPair, FromStorage, input_shape, orders, pool, source_of
 from aol.lab.methods import WEIGHTINGS, Inputs
 from aol.lab.settings import Settings, memory_capacity
 from aol.memory import KeepAll, KeepLast, Memory, Reservoir
@@ -110,7 +110,7 @@ class Loop:
         self.runs, self.device, self.keep_samples = list(runs), device, keep_samples
         self.classes, self.num_classes = pair.classes, pair.num_classes
         self._read(pair, workers)
-        self.learner = Learner(runs, num_classes=self.num_classes, shape=shape_of(pair, s.image_size), device=device)
+        self.learner = Learner(runs, num_classes=self.num_classes, shape=input_shape(s, pair), device=device)
         self.history = History(len(runs), self.num_classes)
         self.epoch = 0
         self.failed = [0] * len(runs)  # the first epoch, counted from one, whose loss was not finite; 0: none

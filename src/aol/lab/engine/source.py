@@ -365,19 +365,13 @@ Source: TypeAlias = OnDevice | Decoded | FromStorage
 
 
 def input_shape(run: Settings, pair: AnyPair) -> tuple[int, int, int]:
-    """Return channels, height and width of a run's network input, from its data set before any change."""
-    channels, height, width = shape_of(pair, run.image_size)
-    return (channels if run.nuisance == "none" else 3, height, width)
-
-
-def shape_of(pair: AnyPair, image_size: int | None) -> tuple[int, int, int]:
-    """Return channels, height and width of network input; `image_size` is for sets that are cropped to any size."""
-    own = pair.train.shape
+    """Return channels, height and width of a run's network input; `image_size` is for sets of images of any size."""
+    channels, height, width = pair.train.shape
     if isinstance(pair.train, StoredImages):
-        return own if image_size is None else (3, image_size, image_size)
-    if image_size not in (None, own[1]):
-        raise WrongSettingsError(f"image_size is for large images: those of {pair.name} are {own[1]} pixels wide.")
-    return own
+        height = width = run.image_size or SIZE
+    elif run.image_size not in (None, height):
+        raise WrongSettingsError(f"image_size is for large images: those of {pair.name} are {height} pixels wide.")
+    return (channels if run.nuisance == "none" else 3, height, width)
 
 
 def source_of(

@@ -292,8 +292,7 @@ def _draw(args: argparse.Namespace) -> None:
     if kind not in style.FORMATS:
         raise UsageError(f"--write must end in .{', .'.join(style.FORMATS)}, not {args.write!r}.")
     results = study_results(study, _store_in(args))
-    write(Path(args.write).expanduser(), style.rendered(draw(results), kind))
-    print(f"Written: {args.write}", file=sys.stderr)
+    _give(style.rendered(draw(results), kind), args.write)
 
 
 def _chosen_format(args: argparse.Namespace) -> str:
@@ -308,13 +307,14 @@ def _chosen_format(args: argparse.Namespace) -> str:
     return ENDINGS[ending]
 
 
-def _give(text: str, file: str | None) -> None:
-    """Print a text, or write it to a file, as a whole."""
-    text = plain_lines(text)
+def _give(content: str | bytes, file: str | None) -> None:
+    """Print a text, or write what was made to a file, as a whole."""
+    if isinstance(content, str):
+        content = plain_lines(content).encode()
     if file is None:
-        print(text, end="")
+        print(content.decode(), end="")
     else:
-        write(Path(file), text.encode())
+        write(Path(file).expanduser(), content)
         print(f"Written: {file}", file=sys.stderr)
 
 

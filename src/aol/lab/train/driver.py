@@ -71,8 +71,26 @@ def train(
     """
     stop = Stop(None if options.minutes is None else 60 * options.minutes)
 
+    def is_trained(run: Settings) -> bool:
+        """Return whether a run has a complete record, and its samples if they are kept; say once what is damaged."""
+        folder = store.path(run.run_id)
+        path = folder / FILE
+        try:
+            if not is_complete(read_valid(store, run), require):
+                return False
+            if options.keep_samples:
+                path = folder / samples.FILE
+                if (table := samples.read_samples(path, run.run_id)) is None:
+                    raise DamagedRunError("it is missing")
+                samples.read_ids(folder, len(table))
+        except DamagedRunError as error:
+            why = str(error).removeprefix(f"{path}: ").rstrip(".")
+            progress.say_once(f"{path} is damaged and its run is trained again: {why}.")
+            return False
+        return True
+
     def missing(runs: Sequence[Settings]) -> list[Settings]:
-        return [run for run in runs if not _is_trained(run, store, options, require, progress)]
+        return [run for run in runs if not is_trained(run)]
 
     with _connected(options.device), contextlib.ExitStack() as held:
         # Whatever is wrong with settings or data is reported before anything is written.
@@ -100,27 +118,6 @@ def train(
             progress.say(f"{text} Stopped early: {why}." if stop.came else text)
     job.outcome.stopped, job.outcome.signal = stop.came, stop.signal
     return job.outcome
-
-
-def _is_trained(
-    run: Settings, store: Store, options: ExecutionOptions, require: Sequence[str], progress: Silent
-) -> bool:
-    """Return whether a run has a complete record, and its samples if they are to be kept; say once what is damaged."""
-    folder = store.path(run.run_id)
-    path = folder / FILE
-    try:
-        if not is_complete(read_valid(store, run), require):
-            return False
-        if options.keep_samples:
-            path = folder / samples.FILE
-            if (table := samples.read_samples(path, run.run_id)) is None:
-                raise DamagedRunError("it is missing")
-            samples.read_ids(folder, len(table))
-    except DamagedRunError as error:
-        why = str(error).removeprefix(f"{path}: ").rstrip(".")
-        progress.say_once(f"{path} is damaged and its run is trained again: {why}.")
-        return False
-    return True
 
 
 class Job:
