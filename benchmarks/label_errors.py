@@ -48,7 +48,8 @@ from aol.lab.engine.loop import Loop
 from aol.lab.nets.cnn import CNN
 from aol.lab.nets.registry import make
 from aol.lab.settings import Settings
-from aol.lab.train.group_training import write_records
+from aol.lab.train.group_training import Context, ExecutionOptions, write_records
+from aol.lab.train.progress import Silent
 from aol.records.store import Store
 from aol.stats import paired_gain
 
@@ -351,7 +352,10 @@ def networks(people: People, flags: Path) -> Record:
     loop = people.trained(GPU_SEEDS, after_epoch=add)
     place, scores = loop.pool.cpu(), dict[str, Any]()
     with tempfile.TemporaryDirectory() as folder:
-        write_records(loop, pair, Store(folder), finished=True, keep=(), networks=False)
+        options = ExecutionOptions(loop.device, networks=False)
+        write_records(
+            loop, Context(Store(folder), {loop.settings.data: pair}, options, Silent(), keep=()), finished=True
+        )
         frames = [aol.find_label_errors(Path(folder, "runs", run.run_id)).sort_index() for run in loop.runs]
         together = aol.find_label_errors(folder).sort_index()
     for title, errors in {"": frames, ", 8 together": [together]}.items():

@@ -18,7 +18,7 @@ from tests.support.tiny_sets import image_folder
 from tests.support.views import images, ragged, resample, sizes
 
 CUDA = torch.device("cuda")
-COMMON = {"image_size": 64, "normalisation": "centred", "augment": True, "workers": 2, "device": CUDA}
+COMMON = {"run": Settings(image_size=64), "augment": True, "workers": 2, "device": CUDA}
 LEVEL = 1 / (255 * 0.224)
 
 

@@ -86,13 +86,12 @@ def test_samples_get_the_weight_of_their_class_or_their_own() -> None:
     ages.observe(range(4), torch.tensor([[True, False, True, True]]).expand(3, -1))
     ages.advance()
     own = ages.sample_weight  # 0.8, 1.6, 0.8, 0.8
-    found = weights.by_sample(classes, Inputs(runs, classes, classes, classes, ages), label, epoch=0)
+    found, mean = weights.by_sample(classes, Inputs(runs, classes, classes, classes, ages), label, epoch=0)
     cb = naive(Settings(weighting="cb", beta=0.9))
     product = one_mean([cb[c] * w for c, w in zip(label.tolist(), own[0].tolist(), strict=True)])
     assert found[0].tolist() == pytest.approx([AGE[c] for c in label.tolist()])
     assert found[1].tolist() == pytest.approx(one_mean([w**0.5 for w in product]), rel=1e-5)
     assert found[2].tolist() == pytest.approx([cb[c] for c in label.tolist()], rel=1e-5)
-    mean = weights.mean_by_class(classes, found, label)
     assert mean[0].tolist() == pytest.approx(AGE)
     by_hand = [(found[1, 1] + found[1, 2]) / 2, found[1, 3], 1.0, found[1, 0]]  # class 2 has no sample
     assert mean[1].tolist() == pytest.approx([float(value) for value in by_hand])

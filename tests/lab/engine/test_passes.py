@@ -24,8 +24,8 @@ RUNS = [settings(), settings(seed=1, loss="sigmoid")]
 
 def made() -> tuple[Learner, OnDevice]:
     learner = Learner(RUNS, num_classes=3, shape=(1, 8, 8), device=CPU)
-    pair, how = tiny_pair(), {"image_size": None, "normalisation": "centred", "augment": False}
-    train = source_of(pair, pair.train, **how, workers=0, device=CPU)  # type: ignore[arg-type]
+    pair = tiny_pair()
+    train = source_of(pair, pair.train, run=RUNS[0], augment=False, workers=0, device=CPU)
     assert isinstance(train, OnDevice)
     return learner, train
 

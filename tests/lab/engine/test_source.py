@@ -27,7 +27,7 @@ from tests.support.running import PATIENCE
 from tests.support.tiny_runs import CPU, network, run_to_end, small_networks, tiny_pair
 from tests.support.tiny_sets import image_folder
 
-COMMON = {"image_size": None, "normalisation": "centred", "workers": 0, "device": CPU}
+COMMON = {"run": Settings(), "workers": 0, "device": CPU}
 
 
 def plain(pixels: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def test_crops_and_flips_are_those_drawn_for_the_run_the_epoch_and_the_place(min
     assert len(memory) == 1
 
 
-LARGE = COMMON | {"image_size": 32, "augment": True}
+LARGE = COMMON | {"run": Settings(image_size=32), "augment": True}
 LEVEL = 1.05 / (255 * 0.224)  # of the normalised pixels
 TRAIN = {"order": torch.tensor([[7, 0, 3, 11, 5, 2, 9]]), "mine": torch.arange(7), "batch": 4, "seeds": [4]}
 

@@ -127,8 +127,7 @@ class Loop:
     def _read(self, pair: AnyPair, workers: int | None) -> None:
         """Open the images, and choose each run's samples."""
         s, device, runs = self.settings, self.device, self.runs
-        how: dict[str, Any] = {"image_size": s.image_size, "normalisation": s.normalisation}
-        how |= {"workers": workers, "device": device}
+        how: dict[str, Any] = {"run": s, "workers": workers, "device": device}
         self.train = source_of(pair, pair.train, augment=s.augment, **how)
         self.test = source_of(pair, pair.test, augment=False, **how)
         self.conflicting: Tensor | None = None  # bool [T]: test samples whose nuisance is that of another class
@@ -220,7 +219,7 @@ class Loop:
         error = torch.ones_like(age) if self.error_rates is None else self.error_rates.class_weight
         inputs = Inputs(self.runs, counts, age, error, ages, self.signals)
         by_class = self.weights.by_class(inputs, epoch=self.epoch)
-        by_sample = self.weights.by_sample(by_class, inputs, self.labels, epoch=self.epoch)
+        by_sample, recorded = self.weights.by_sample(by_class, inputs, self.labels, epoch=self.epoch)
         position = here.gather(1, orders(self.runs, by_sample.gather(1, here), self.epoch))
         trained = self.train_pass(position, by_sample.gather(1, position), counts)
 
@@ -238,7 +237,7 @@ class Loop:
             if signal == "train":  # only whether answers were right is known here
                 self.samples.observe(position, None)
             self.samples.advance(self.ages.age)
-        return trained, {**readings, "weight": self.weights.mean_by_class(by_class, by_sample, self.labels)}
+        return trained, {**readings, "weight": recorded}
 
     def _arrived(self) -> Tensor:
         """Return the samples of this epoch, `int64 [R, m]`, as places in the pool; streams remember them."""
@@ -309,7 +308,7 @@ class Loop:
         own_times = None if times is None else times[:, rank::world]
         label = self.labels[mine]
         self._observers.observe(mine, label, readings.correct, own_times)
-        self.margins.observe(label, training=False, position=mine, answer=readings.predicted, times=own_times)
+        self.margins.observe(label, readings.predicted, mine, training=False, times=own_times)
         if self.samples is not None:
             self.samples.observe(mine, readings.answers)
         if self.signals is not None and readings.answers is not None:

@@ -57,24 +57,22 @@ class RunWeights:
         tempered = temper(weights, self._temper.masked_fill(self._by_sample.squeeze(1), 1.0))
         return tempered.masked_fill(epoch < self._first, 1.0)
 
-    def by_sample(self, class_weight: Tensor, inputs: Inputs, label: Tensor, *, epoch: int) -> Tensor:
-        """Return sample weights `float32 [R, n]`: those of the class, or for runs at sample level the sample's own."""
+    def by_sample(self, class_weight: Tensor, inputs: Inputs, label: Tensor, *, epoch: int) -> tuple[Tensor, Tensor]:
+        """Return sample weights `float32 [R, n]`, and the class weights `[R, C]` to record.
+
+        For runs at sample level they are the samples' own and their means, for others those of the class.
+        """
         weights = class_weight.gather(1, label.expand(len(class_weight), -1))
         if not self._any_by_sample:
-            return weights
+            return weights, class_weight
         own = torch.ones_like(weights)
         for name, rows in self._rows.items():
             if sample := WEIGHTINGS[name].sample:
                 own = torch.where(rows, sample(inputs), own)
         own = temper(combine(weights, own), self._temper)
-        return torch.where(self._by_sample & (epoch >= self._first), own, weights)
-
-    def mean_by_class(self, class_weight: Tensor, sample_weight: Tensor, label: Tensor) -> Tensor:
-        """Return the class weights `[R, C]` to record: for runs at sample level, means over samples."""
-        if not self._any_by_sample:
-            return class_weight
-        mean = class_mean(sample_weight, label, class_weight.shape[1]).nan_to_num(1.0).to(class_weight.dtype)
-        return torch.where(self._by_sample, mean, class_weight)
+        weights = torch.where(self._by_sample & (epoch >= self._first), own, weights)
+        mean = class_mean(weights, label, class_weight.shape[1]).nan_to_num(1.0).to(class_weight.dtype)
+        return weights, torch.where(self._by_sample, mean, class_weight)
 
 
 class SampleSignals(nn.Module):
@@ -178,22 +176,17 @@ class RunMargins:
         return offsets
 
     def observe(
-        self,
-        label: Tensor,
-        *,
-        training: bool,
-        position: Tensor | None = None,
-        answer: Tensor | None = None,
-        logits: Tensor | None = None,
-        times: Tensor | None = None,
+        self, label: Tensor, given: Tensor, at: Tensor | None = None, *, training: bool, times: Tensor | None = None
     ) -> None:
-        """Count answers `[R, B]` to samples of the classes `label`, or their probabilities, from `logits [R, B, C]`."""
+        """Count the answers `given [R, B]` to samples of the classes `label`, or their logits `[R, B, C]`.
+
+        `at` are the positions of samples that come back, where it is they that are right or wrong.
+        """
+        key, soft = label if at is None or self._labels is None else at, given.dim() == 3
         for part in self._parts.values():
-            soft, rows = part.margins.signal == "probability", part.rows
-            key, given = label if soft or self._labels is None else position, logits if soft else answer
-            if part.in_training is training and key is not None and given is not None:
-                told = given[rows].softmax(-1) if soft else given[rows]
-                part.margins.observe(key[rows], told, times=None if times is None else times[rows].to(torch.int64))
+            if part.in_training is training and (part.margins.signal == "probability") is soft:
+                told, often = given[part.rows], None if times is None else times[part.rows].to(torch.int64)
+                part.margins.observe(key[part.rows], told.softmax(-1) if soft else told, times=often)
 
     def advance(self, scale: float, *, steps: int | None = None, last: bool = False) -> bool:
         """Move the offsets whose turn it is; return whether there are any. `scale` multiplies the gain.
@@ -242,11 +235,12 @@ class Observers:
         """Take the answers of a training step: positions, labels, which were right, and answers, `[R, B]` each."""
         if self.by_training:
             self.observe(position, label, right)
-        self.margins.observe(label, training=True, position=position, answer=predicted, logits=logits)
+        self.margins.observe(label, predicted, position, training=True)
+        self.margins.observe(label, logits, training=True)
 
     def batch(self, label: Tensor, logits: Tensor, times: Tensor) -> None:
         """Take the logits `[R, B, C]` of a batch of a clean pass."""
-        self.margins.observe(label, training=False, logits=logits, times=times)
+        self.margins.observe(label, logits, training=False, times=times)
 
     def observe(self, position: Tensor, label: Tensor, right: Tensor, times: Tensor | None = None) -> None:
         """Update ages and error rates with answers `[R, B]`."""

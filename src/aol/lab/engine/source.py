@@ -38,6 +38,7 @@ from aol.sampling import draw
 _ORDER, _AUGMENT, _MIX = 1_000_001, 1_000_002, 1_000_009
 _CHUNK = 32  # images of a request: the first batch comes soon, and answers are small in shared memory
 AnyPair: TypeAlias = Pair[ImageSet] | Pair[StoredImages]
+AnySplit: TypeAlias = ImageSet | StoredImages
 
 # Samples and their order
 
@@ -375,20 +376,13 @@ def input_shape(run: Settings, pair: AnyPair) -> tuple[int, int, int]:
 
 
 def source_of(
-    pair: AnyPair,
-    split: ImageSet | StoredImages,
-    *,
-    image_size: int | None,
-    normalisation: str,
-    augment: bool,
-    workers: int | None,
-    device: torch.device,
+    pair: AnyPair, split: AnySplit, *, run: Settings, augment: bool, workers: int | None, device: torch.device
 ) -> Source:
     """Return a split of a data set as a source; `workers` decode large images, which a GPU keeps where they fit."""
-    scale = pair.normalisation if normalisation == "centred" else pair.standardised
+    scale = pair.normalisation if run.normalisation == "centred" else pair.standardised
     if isinstance(split, ImageSet):
         return OnDevice(split, scale, pair.augmentation if augment else None, device)
-    reader = Reader(split, image_size or SIZE, workers=workers, device=device)
+    reader = Reader(split, run.image_size or SIZE, workers=workers, device=device)
     images = keep(reader)
     if images is None:
         return FromStorage(reader, scale, augment=augment)

@@ -29,10 +29,14 @@ Row = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Published:
-    """A figure of the paper, a fraction, the mean where it has several seeds; and the setting that was chosen."""
+    """A figure of the paper, a fraction, the mean where it has several seeds; and the setting that was chosen.
+
+    `gain` is over the baseline, the mean of gains paired by seed where it has seeds.
+    """
 
     accuracy: float
     setting: str
+    gain: float | None = None
 
 
 @cache
@@ -47,7 +51,7 @@ def cells_of(table: str) -> int:
     return len({tuple(row.get(name) for name in _OF_A_CELL) for row in rows(table) if row.get("method") != "cb"})
 
 
-def published(table: str | None, run: Settings) -> Published | None:
+def published(table: str | None, run: Settings, baseline: Settings | None = None) -> Published | None:
     """Return the paper's figure for the method and the cell of a run, or None.
 
     >>> figure = published("offline", Settings(data="cifar10", imbalance=400, weighting="aol", rho=0.1))
@@ -61,15 +65,11 @@ def published(table: str | None, run: Settings) -> Published | None:
     value = own[0].get("selected_rho") or own[0].get("selected_beta_or_rho")
     letter = "β" if own[0]["method"].startswith("cb") else "ρ"
     setting = " ".join(filter(None, (value and f"{letter}={value}", own[0].get("selected_level"))))
-    return Published(round(mean, 10), setting)  # binary sums give 0.7785000000000001; the paper has two digits
-
-
-def published_gain(table: str | None, run: Settings, baseline: Settings) -> float | None:
-    """Return the paper's gain over the baseline, the mean of gains paired by seed where it has seeds, or None."""
-    theirs = {row.get("seed"): float(row["accuracy"]) for row in _rows_of(table, baseline)}
-    pairs = [(float(row["accuracy"]), theirs.get(row.get("seed"))) for row in _rows_of(table, run)]
-    gains = [round((ours - base) / 100.0, 10) for ours, base in pairs if base is not None]
-    return statistics.fmean(gains) if gains else None
+    base = {row.get("seed"): float(row["accuracy"]) for row in (_rows_of(table, baseline) if baseline else ())}
+    pairs = [(float(row["accuracy"]), base[row.get("seed")]) for row in own if row.get("seed") in base]
+    gains = [round((ours - theirs) / 100.0, 10) for ours, theirs in pairs]
+    # Binary sums give 0.7785000000000001; the paper has two digits.
+    return Published(round(mean, 10), setting, statistics.fmean(gains) if gains else None)
 
 
 def published_correlations(table: str | None, run: Settings) -> dict[str, float]:

@@ -19,7 +19,7 @@ import pandas as pd
 from aol._values import did_you_mean
 from aol.lab.settings import Settings, Value, WrongSettingsError, word
 from aol.lab.study import paper, stats
-from aol.lab.study.spec import Cell, Method, Study, cell_name
+from aol.lab.study.spec import Cell, Study, cell_name
 from aol.lab.train.folder import begun_groups, is_complete, problem, read_valid, settings_of
 from aol.records.metrics import ALL_MEASURES, FIGURES, METRICS, column_of
 from aol.records.record import DamagedRunError, Run
@@ -259,7 +259,7 @@ def gains_of(study: Study, values: pd.DataFrame, figure: str) -> pd.DataFrame:
     None for the baseline and where no seed is complete; `p` is corrected for all comparisons of the study. Of a grid of
     `k` settings, `best` is the mean of the best one on test, and `best_of_k` that of as many baseline runs.
     """
-    cells, measure, rows = study.cells_list(), FIGURES[figure][0], []
+    cells, base, measure, rows = study.cells_list(), study.method(study.baseline), FIGURES[figure][0], []
     parts: Any = values.groupby(["cell", "method"], sort=False)
     for (place, name), own in parts:
         grid, method, is_base = own[~own["extra"]], study.method(name), name == study.baseline
@@ -284,10 +284,12 @@ def gains_of(study: Study, values: pd.DataFrame, figure: str) -> pd.DataFrame:
             "spread": statistics.stdev(chosen["value"]) if whole.sum() > 1 else np.nan,
             "gain": paired_gain(chosen["gain"].tolist(), chosen=int(k > 1)) if whole.any() and not is_base else None,
         }
-        row |= _paper(study, cells[place], method, study.paper if measure is None else None)  # it has accuracies only
+        run, plain = (study.run(cells[place], side, side.variants()[0], study.seeds[0]) for side in (method, base))
+        theirs = paper.published(None if measure else study.paper, run, None if is_base else plain)  # accuracies only
+        row |= {"paper": theirs, "paper_gain": np.nan if theirs is None or theirs.gain is None else theirs.gain}
         if row["gain"] and k > 1:
             pool = values["value"][(values["cell"] == place) & (values["method"] == study.baseline)].dropna()
-            row |= _best(study.run(cells[place], method, method.variants()[0], 0), grid, chosen, values, pool.tolist())
+            row |= _best(run, grid, chosen, values, pool.tolist())
         rows.append(row)
     optional = dict.fromkeys(("k", "best", "best_gain", "best_of_k", "baseline_mean", "p"), np.nan)
     gains = pd.DataFrame([{**optional, **row} for row in rows])
@@ -295,14 +297,6 @@ def gains_of(study: Study, values: pd.DataFrame, figure: str) -> pd.DataFrame:
     tested = [place for place, own in enumerate(gains["gain"]) if own is not None and own.seeds > 1]
     gains.loc[tested, "p"] = holm([gains["gain"][place].p for place in tested])
     return gains
-
-
-def _paper(study: Study, cell: Cell, method: Method, table: str | None) -> dict[str, Any]:
-    """Return the paper's accuracy and setting, and its gain, for a method in a cell; None and NaN without such."""
-    base, seed = study.method(study.baseline), study.seeds[0]
-    run, plain = (study.run(cell, own, own.variants()[0], seed) for own in (method, base))
-    gain = paper.published_gain(table, run, plain) if method is not base else None
-    return {"paper": paper.published(table, run), "paper_gain": np.nan if gain is None else gain}
 
 
 def _best(

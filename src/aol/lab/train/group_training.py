@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,12 +17,11 @@ from safetensors.torch import save
 from aol import _distributed
 from aol._files import write_atomically
 from aol.ages import SampleAges
-from aol.lab.data.encoded_images import StoredImages
 from aol.lab.data.images import ImageSet
 from aol.lab.engine.device import launched, one_thread
 from aol.lab.engine.learner import make_network, network_name, step_bytes
 from aol.lab.engine.loop import CLASS, EPOCH, Loop
-from aol.lab.engine.source import AnyPair, data_of, input_shape, pool
+from aol.lab.engine.source import AnyPair, AnySplit, data_of, input_shape, pool
 from aol.lab.nets.stacked import obstacle
 from aol.lab.settings import MARGINS, WEIGHTINGS, Settings, WrongSettingsError, word
 from aol.lab.train.folder import RunGroup, load_checkpoint, save_checkpoint
@@ -147,13 +145,12 @@ def train_group(group: RunGroup, context: Context, stop: Stop) -> bool:
     # Its operations are too short to be shared by threads.
     small = network_name(run.net, shape) == "cnn" and shape[1] * shape[2] <= _FEW_PIXELS
     saved, saving = time.monotonic(), 0.0
-    how: dict[str, Any] = {"networks": options.networks, "data_dir": options.data_dir, "keep": context.keep}
 
     def save(finished: bool) -> None:
         context.check_place()
         if not finished:
             save_checkpoint(group.checkpoint, loop.state_dict())
-        write_records(loop, data_of(run, pairs), context.store, finished=finished, **how)
+        write_records(loop, context, finished=finished)
 
     with one_thread(small and options.device.type == "cpu"), contextlib.closing(_resumed(group, context)) as loop:
         progress.begin(loop.runs, loop.epoch, describe(loop))
@@ -235,22 +232,14 @@ def imbalance_note(loop: Loop) -> str | None:
 # Records
 
 
-def write_records(
-    loop: Loop,
-    pair: AnyPair,
-    store: Store,
-    *,
-    finished: bool,
-    keep: Sequence[str] | None = None,
-    networks: bool = True,
-    data_dir: str | None = None,
-) -> None:
+def write_records(loop: Loop, context: Context, *, finished: bool) -> None:
     """Bring the records of every run up to date; run.json last, so that whoever reads it finds the rest."""
+    store, options, keep = context.store, context.options, context.keep
     for row, run in enumerate(loop.runs):
         folder = store.path(run.run_id)
         if loop.samples is not None:
-            _write_samples(loop, pair, row, folder, finished=finished)
-        if finished and networks:
+            _write_samples(loop, data_of(run, context.pairs), row, folder, finished=finished)
+        if finished and options.networks:
             write_atomically(folder / "network.safetensors", save(loop.learner.network(row)))
     state = loop.history.state_dict()
     by_epoch, by_class = (np.asarray(state[name]) for name in ("by_epoch", "by_class"))
@@ -275,7 +264,7 @@ def write_records(
             trained_together=len(loop.runs),
             stacking=loop.learner.stacking,
             versions=versions(loop.device),
-            command=command(run, data_dir=data_dir, keep_samples=loop.keep_samples),
+            command=command(run, data_dir=options.data_dir, keep_samples=loop.keep_samples),
             data=run.data,
             baseline=run.baseline,
         )
@@ -303,7 +292,7 @@ def _write_samples(loop: Loop, pair: AnyPair, row: int, folder: Path, *, finishe
             save_previews(folder, mistakes, image=_reader(pair.test), file=TEST_PREVIEWS)
 
 
-def _reader(images: ImageSet | StoredImages) -> Callable[[int], object]:
+def _reader(images: AnySplit) -> Callable[[int], object]:
     return images.images.__getitem__ if isinstance(images, ImageSet) else images.whole
 
 
