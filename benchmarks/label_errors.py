@@ -49,7 +49,7 @@ from aol.lab.nets.cnn import CNN
 from aol.lab.nets.registry import make
 from aol.lab.settings import Settings
 from aol.lab.train.group_training import Context, ExecutionOptions, write_records
-from aol.lab.train.progress import Silent
+from aol.lab.train.progress import Progress
 from aol.records.store import Store
 from aol.stats import paired_gain
 
@@ -354,7 +354,7 @@ def networks(people: People, flags: Path) -> Record:
     with tempfile.TemporaryDirectory() as folder:
         options = ExecutionOptions(loop.device, networks=False)
         write_records(
-            loop, Context(Store(folder), {loop.settings.data: pair}, options, Silent(), keep=()), finished=True
+            loop, Context(Store(folder), {loop.settings.data: pair}, options, Progress(), keep=()), finished=True
         )
         frames = [aol.find_label_errors(Path(folder, "runs", run.run_id)).sort_index() for run in loop.runs]
         together = aol.find_label_errors(folder).sort_index()

@@ -9,7 +9,7 @@ import pytest
 
 from aol.cli import console, main
 from aol.lab.settings import Settings
-from aol.lab.train.progress import Lines
+from aol.lab.train.progress import Progress
 from aol.records.record import write_run
 from tests.support.made_up import record
 
@@ -56,7 +56,7 @@ def test_a_study_is_shown_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_progress_and_terminals_show_text(capsys: pytest.CaptureFixture[str]) -> None:
-    Lines().say(CLEARS)
+    Progress("").say(CLEARS)
     screen = console(stderr=True)
     screen.print(f"{CLEARS}\n[b]second[/b]", soft_wrap=True)
     assert capsys.readouterr().err.splitlines() == [r"photos\x1b[2J\x9b31m[red]"] * 2 + ["[b]second[/b]"]

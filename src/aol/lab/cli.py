@@ -244,13 +244,13 @@ def train_with(
     Progress is shown in lines; with `--json` not at all.
     """
     from aol.lab.train.driver import train
-    from aol.lab.train.progress import Lines, Silent
+    from aol.lab.train.progress import Progress
 
     if args.ray is not None:
         from aol.lab.train.ray import train_on_ray
 
         how["work"] = partial(train_on_ray, args.ray, args.device, open_data)
-    progress = Silent() if args.json or launched()[0] else Lines(name)  # one process of several prints
+    progress = Progress(None if args.json or launched()[0] else name)  # one process of several prints
     try:
         outcome = train(runs, store, open_data, options, progress, **how)
     finally:

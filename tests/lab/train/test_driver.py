@@ -18,7 +18,7 @@ from aol.lab.train import group_training
 from aol.lab.train.driver import Job, Outcome, train
 from aol.lab.train.folder import RunGroup, new_group
 from aol.lab.train.group_training import Context, ExecutionOptions
-from aol.lab.train.progress import Silent, Stop
+from aol.lab.train.progress import Progress, Stop
 from aol.records.store import Store
 from tests.support.running import told
 from tests.support.tiny_runs import CPU, settings, stream_settings, tiny_pair
@@ -30,7 +30,7 @@ def opened(runs: Sequence[Settings]) -> dict[str, AnyPair]:
     return {run.data: tiny_pair() for run in runs}
 
 
-class Heard(Silent):
+class Heard(Progress):
     def __init__(self) -> None:
         super().__init__()
         self.tallies: list[tuple[int, float]] = []
@@ -54,7 +54,7 @@ def trained(runs: Sequence[Settings], folder: Path, options: ExecutionOptions = 
 
 def test_runs_that_do_not_fit_together_are_shared_out_evenly(tmp_path: Path) -> None:
     runs, busy = runs_of(range(10)), list[RunGroup]()
-    job = Job(runs, Context(Store(tmp_path), opened(runs), replace(OPTIONS, together=4), Silent()))
+    job = Job(runs, Context(Store(tmp_path), opened(runs), replace(OPTIONS, together=4), Progress()))
     while group := job.next_group(busy):
         busy.append(group)
     assert [[run.seed for run in group.runs] for group in busy] == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
@@ -232,7 +232,7 @@ def test_what_is_wrong_with_settings_or_data_is_told_before_anything_is_written(
     out = tmp_path / "out"
     runs = [settings(net="resnet34")]
     with pytest.raises(WrongSettingsError, match="does not fit the images"):
-        train(runs, Store(out), opened, OPTIONS, Silent(), prepare=lambda: None)
+        train(runs, Store(out), opened, OPTIONS, Progress(), prepare=lambda: None)
     with pytest.raises(WrongSettingsError, match="--keep-samples"):
         trained([stream_settings()], out, replace(OPTIONS, keep_samples=True), prepare=lambda: None)
     assert not out.exists()

@@ -10,7 +10,7 @@ import torch
 from aol.lab.train import group_training
 from aol.lab.train.folder import new_group
 from aol.lab.train.group_training import Context, ExecutionOptions
-from aol.lab.train.progress import Silent, Stop
+from aol.lab.train.progress import Progress, Stop
 from aol.records.store import Store
 from tests.support.tiny_runs import CPU, PLAIN, settings, tiny_pair
 
@@ -33,7 +33,7 @@ def test_a_small_network_is_trained_with_one_thread_unless_the_user_chose(
         monkeypatch.setenv("OMP_NUM_THREADS", given)
     run, before = settings(net=net), torch.get_num_threads()
     store = Store(tmp_path)
-    context = Context(store, {run.data: tiny_pair()}, ExecutionOptions(CPU), Silent())
+    context = Context(store, {run.data: tiny_pair()}, ExecutionOptions(CPU), Progress())
     torch.set_num_threads(3)
     try:
         with pytest.raises(InterruptedError):

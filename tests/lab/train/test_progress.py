@@ -13,7 +13,7 @@ from aol.lab.settings import Settings
 from aol.lab.train import progress
 from aol.lab.train.driver import train
 from aol.lab.train.group_training import ExecutionOptions, describe, imbalance_note, make_loop
-from aol.lab.train.progress import Lines, Silent, Stop, duration
+from aol.lab.train.progress import Progress, Stop, duration
 from aol.records.store import Store
 
 PAIRS = {"digits": open_data("digits")}
@@ -55,7 +55,7 @@ def test_the_work_of_the_batches_of_an_epoch_is_about_what_is_expected(more: dic
 def test_the_time_left_is_estimated_from_the_epochs_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     runs = [Settings(**{**SMALL, "epochs": epochs}, seed=epochs) for epochs in (10, 30)]  # type: ignore[arg-type]
-    tally = Silent()
+    tally = Progress()
     tally.start(runs, runs, Stop())
     tally.begin(runs[:1], 2, "")  # two epochs are in a checkpoint
     assert (tally.done, tally.share, tally.seconds_left) == (0, 2 / 40, None)
@@ -75,7 +75,7 @@ def test_a_slow_epoch_is_reported_while_it_runs(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(progress, "_SHOW_EVERY", 0.0)
     shown: list[tuple[float, float | None, str]] = []
 
-    class Shown(Silent):
+    class Shown(Progress):
         def show(self, doing: str) -> None:
             shown.append((self.share, self.seconds_left, doing))
 
@@ -97,13 +97,13 @@ def test_lines_show_the_tally_and_what_is_going_on(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: live)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERM", "xterm")
-    lines = Lines("study")
+    lines = Progress("study")
     runs = [Settings(**SMALL, seed=seed) for seed in range(2)]  # type: ignore[arg-type]
     lines.start(runs, runs, Stop())
     loop = make_loop(runs, PAIRS, OPTIONS)
     lines.begin(runs, 0, describe(loop))
     loop.run_epoch()
-    lines._last = -math.inf
+    lines._printed = -math.inf
     lines.reach(runs, 1, describe(loop))
     lines.say("a sentence")
     lines.close()

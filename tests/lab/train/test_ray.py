@@ -23,7 +23,7 @@ from aol.lab.engine.source import AnyPair
 from aol.lab.settings import Settings, WrongSettingsError
 from aol.lab.train.folder import new_group
 from aol.lab.train.group_training import Context, ExecutionOptions
-from aol.lab.train.progress import Silent
+from aol.lab.train.progress import Progress
 from aol.lab.train.ray import train_task
 from aol.records.store import Store
 from tests.support.running import PATIENCE, aol, environment
@@ -45,7 +45,7 @@ def task(store: Store, seconds: float | None, *, noted: bool = True) -> tuple[bo
     if noted:
         group.folder.mkdir(parents=True, exist_ok=True)
         (group.folder / "group.json").write_text("{}")
-    return train_task(group, Context(store, {}, OPTIONS, Silent()), seconds, "cpu", digits)
+    return train_task(group, Context(store, {}, OPTIONS, Progress()), seconds, "cpu", digits)
 
 
 def test_a_worker_writes_records_and_continues_where_another_stopped(tmp_path: Path) -> None:

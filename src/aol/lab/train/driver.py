@@ -27,7 +27,7 @@ from aol.lab.engine.source import AnyPair
 from aol.lab.settings import Settings, WrongSettingsError
 from aol.lab.train.folder import RunGroup, begun_groups, is_complete, new_group, read_valid, remove_group
 from aol.lab.train.group_training import Context, ExecutionOptions, check, is_out_of_memory, most_together, train_group
-from aol.lab.train.progress import Silent, Stop, duration
+from aol.lab.train.progress import Progress, Stop, duration
 from aol.records import samples
 from aol.records.record import FILE, DamagedRunError
 from aol.records.store import Store
@@ -55,7 +55,7 @@ def train(
     store: Store,
     open_data: OpenData,
     options: ExecutionOptions,
-    progress: Silent,
+    progress: Progress,
     *,
     keep: Sequence[str] | None = None,
     require: Sequence[str] = (),

@@ -25,7 +25,7 @@ from aol.lab.engine.source import AnyPair, AnySplit, data_of, input_shape, pool
 from aol.lab.nets.stacked import obstacle
 from aol.lab.settings import MARGINS, WEIGHTINGS, Settings, WrongSettingsError, word
 from aol.lab.train.folder import RunGroup, load_checkpoint, save_checkpoint
-from aol.lab.train.progress import Silent, Stop
+from aol.lab.train.progress import Progress, Stop
 from aol.longtail import long_tail_counts
 from aol.records import samples
 from aol.records.previews import TEST as TEST_PREVIEWS
@@ -115,7 +115,7 @@ class Context:
     store: Store
     pairs: Mapping[str, AnyPair]
     options: ExecutionOptions
-    progress: Silent
+    progress: Progress
     keep: Sequence[str] | None = None
 
     def __post_init__(self) -> None:

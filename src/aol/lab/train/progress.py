@@ -67,10 +67,17 @@ class Stop:
                 signal.signal(number, handler)
 
 
-class Silent:
-    """Counts epochs of runs, estimates the time that is left, keeps what is `said`, and prints nothing."""
+class Progress:
+    """Counts epochs of runs, estimates the time that is left, and keeps what is `said`.
 
-    def __init__(self) -> None:
+    With a `name`, also an empty one, it prints a line now and then on standard error; on a terminal one line at the
+    bottom, written anew each time.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self._prefix, self._printed = f"{name}: " if name else "", -math.inf
+        self._prints = name is not None
+        self._live = self._prints and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._epochs: dict[str, int] = {}
         self._past: dict[str, float] = {}  # epochs that are over
         self._start: float | None = None
@@ -140,36 +147,21 @@ class Silent:
     def say(self, text: str) -> None:
         """Take a sentence."""
         self.said.append(text)
+        if self._prints:
+            print(_CLEAR * self._live + printable(text), file=sys.stderr, flush=True)
 
     def show(self, doing: str) -> None:
         """Show how far the runs are and what is going on."""
-
-    def close(self) -> None:
-        """Take the end."""
-
-
-class Lines(Silent):
-    """A line now and then on standard error; on a terminal one line at the bottom, written anew each time."""
-
-    def __init__(self, name: str = "") -> None:
-        super().__init__()
-        self._name, self._last = f"{name}: " if name else "", -math.inf
-        self._live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-
-    def say(self, text: str) -> None:  # noqa: D102
-        super().say(text)
-        print(_CLEAR * self._live + printable(text), file=sys.stderr, flush=True)
-
-    def show(self, doing: str) -> None:  # noqa: D102
-        line = f"{self._name}{self.text()}. {doing}"
+        line = f"{self._prefix}{self.text()}. {doing}"
         if self._live:
             width = shutil.get_terminal_size().columns - 1
             print(_CLEAR + printable(line)[:width], end="", file=sys.stderr, flush=True)
-        elif doing and (time.monotonic() - self._last >= _LINE_EVERY or self.share == 1.0):
-            self._last = time.monotonic()
-            self.say(line)
+        elif self._prints and doing and (time.monotonic() - self._printed >= _LINE_EVERY or self.share == 1.0):
+            self._printed = time.monotonic()
+            print(printable(line), file=sys.stderr, flush=True)
 
-    def close(self) -> None:  # noqa: D102
+    def close(self) -> None:
+        """Clear the line of a terminal."""
         print(_CLEAR * self._live, end="", file=sys.stderr, flush=True)
 
 

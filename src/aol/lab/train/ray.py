@@ -24,7 +24,7 @@ from aol.lab.settings import WrongSettingsError
 from aol.lab.train.driver import Job, OpenData
 from aol.lab.train.folder import RunGroup
 from aol.lab.train.group_training import Context, is_out_of_memory, train_group
-from aol.lab.train.progress import Silent, Stop
+from aol.lab.train.progress import Progress, Stop
 
 _RETRIES = 4  # of a task whose worker died: a group that kills every worker must not be tried for ever
 _open: dict[str, AnyPair] = {}  # the data set that was opened last in this worker
@@ -40,7 +40,7 @@ def train_task(
     if group.runs[0].data not in _open:
         _open.clear()
         _open.update(open_data(group.runs[:1]))
-    options, notes = replace(context.options, device=usable_device(device)), Silent()
+    options, notes = replace(context.options, device=usable_device(device)), Progress()
     done = train_group(group, Context(context.store, _open, options, notes, context.keep), Stop(seconds))
     return done, notes.said
 
@@ -75,7 +75,7 @@ def train_on_ray(address: str, device: str, open_data: OpenData, job: Job, stop:
         if gpu and options.together is None and not torch.cuda.is_available():
             options = replace(options, together=64)  # the memory of a worker's GPU is not known here
         job.context.options, progress = options, job.context.progress
-        sent = replace(job.context, pairs={}, progress=Silent())
+        sent = replace(job.context, pairs={}, progress=Progress())
         # Ray starts a task again elsewhere if its worker or machine dies.
         task = ray.remote(max_retries=_RETRIES, **({"num_gpus": 1} if gpu else {"num_cpus": 1}))(train_task)
         flying: dict[Any, RunGroup] = {}
