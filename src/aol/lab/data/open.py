@@ -25,7 +25,7 @@ from aol._need import need
 from aol._values import did_you_mean
 from aol.lab.data.encoded_images import StoredImages
 from aol.lab.data.images import IMAGENET, Augmentation, DataError, ImageSet, Pair, centred, split_per_class
-from aol.lab.data.named import NAMES, Folder, load_named, official_at
+from aol.lab.data.named import NAMES, NUM_CLASSES, Folder, load_named, official_at
 
 if TYPE_CHECKING:
     from aol.lab.settings import Settings
@@ -66,7 +66,16 @@ def open_sets(
     folders: Mapping[str, str], data_dir: str | None, runs: Iterable[Settings]
 ) -> dict[str, Pair[ImageSet] | Pair[StoredImages]]:
     """Open the data sets of some runs: by name, or from the folder that is given for a name."""
-    return {name: open_data(folders.get(name, name), data_dir) for name in dict.fromkeys(run.data for run in runs)}
+    pairs = {}
+    for name in dict.fromkeys(run.data for run in runs):
+        if not (name in folders or name in NAMES or is_source(name) or Path(name).exists()):
+            text = f"The data set {name} must be given: --data {name}=FOLDER; or leave it out with --only data=..."
+            raise ValueError(text)
+        pairs[name] = pair = open_data(folders.get(name, name), data_dir)
+        if pair.num_classes != NUM_CLASSES.get(name, pair.num_classes):  # records would be taken for damaged ones
+            place = f"--data {name}={folders[name]}"
+            raise ValueError(f"{place} has {pair.num_classes} classes, but {name} has {NUM_CLASSES[name]}.")
+    return pairs
 
 
 def _pair(name: str, splits: Mapping[str, StoredImages]) -> Pair[StoredImages]:

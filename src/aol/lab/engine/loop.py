@@ -274,7 +274,7 @@ class Loop:
         if self._train_pass is None:
             mixes = any(run.mixup for run in self.runs) and not self.learner.retrains
             how: dict[str, Any] = {"size": position.shape[1], "losses": self.step_losses, "mixes": mixes}
-            observers = self._observers if self._observers.in_training else None
+            observers = self._observers if s.signal == "train" or self.margins.in_training else None
             self._train_pass = TrainPass(self.learner, self.train, observers, **how)
         self.whole = 4 * position.shape[1] + self._every.numel() + self.held_out.shape[-1]
         weight = weight.masked_fill(self.weights.resampled, 1.0)

@@ -226,11 +226,6 @@ class Observers:
     margins: RunMargins
     by_training: bool  # ages and error rates are by the answers in training
 
-    @property
-    def in_training(self) -> bool:
-        """Whether any of them observes training steps."""
-        return self.by_training or self.margins.in_training
-
     def step(self, position: Tensor, label: Tensor, right: Tensor, predicted: Tensor, logits: Tensor) -> None:
         """Take the answers of a training step: positions, labels, which were right, and answers, `[R, B]` each."""
         if self.by_training:
@@ -283,6 +278,7 @@ class StepLosses(nn.Module):
             [row for row, run in enumerate(runs) if word in (run.margin, run.weighting)]
             for word in ("counts-seen", "probability-seen", "aol-seen")
         )
+        self.offsets_any = bool(self._counting or self._moving)  # whether any run has offsets from here
         chosen = (self._counting, self._moving, self._ageing)
         self._rows = [torch.tensor(rows, dtype=torch.int64, device=device) for rows in chosen]
         self._count_tau, self._move_tau = (_column([runs[row].tau for row in rows], device) for rows in chosen[:2])
@@ -296,11 +292,6 @@ class StepLosses(nn.Module):
         buffers["steps"] = torch.zeros((), dtype=torch.int64, device=device)
         for name, value in buffers.items():
             self.register_buffer(name, value)
-
-    @property
-    def offsets_any(self) -> bool:
-        """Whether any run has offsets from here."""
-        return bool(self._counting or self._moving)
 
     def class_weight(self) -> Tensor:
         """Return the weights of the classes, `float32 [R, C]`; ones for runs without such weights."""

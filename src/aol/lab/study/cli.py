@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,10 +28,9 @@ from aol.lab.cli import (
     train_with,
     unchanged,
 )
-from aol.lab.settings import Settings, Value
+from aol.lab.settings import Value
 
 if TYPE_CHECKING:
-    from aol.lab.engine.source import AnyPair
     from aol.lab.study.spec import Study
     from aol.records.record import Json
     from aol.records.store import Store
@@ -88,23 +87,6 @@ def _settings(flag: str, name: str, text: str) -> list[Value]:
     return setting_values(name, text, f"{flag} {name}")
 
 
-def _open(folders: Mapping[str, str], data_dir: str | None, runs: Sequence[Settings]) -> dict[str, AnyPair]:
-    """Open the data sets of some runs: by name, or from the folder that was given for a name."""
-    from aol.lab.data.named import NAMES, NUM_CLASSES
-    from aol.lab.data.open import is_source, open_sets
-
-    for name in sorted({run.data for run in runs} - folders.keys()):
-        if not (name in NAMES or is_source(name) or Path(name).exists()):
-            text = f"The data set {name} must be given: --data {name}=FOLDER; or leave it out with --only data=..."
-            raise UsageError(text)
-    pairs = open_sets(folders, data_dir, runs)
-    for name, pair in pairs.items():
-        if pair.num_classes != NUM_CLASSES.get(name, pair.num_classes):  # records would be taken for damaged ones
-            place = f"--data {name}={folders[name]}"
-            raise UsageError(f"{place} has {pair.num_classes} classes, but {name} has {NUM_CLASSES[name]}.")
-    return pairs
-
-
 def _store_in(args: argparse.Namespace) -> Store:
     from aol.records.store import Store
 
@@ -134,6 +116,7 @@ def _list(args: argparse.Namespace) -> None:
 )
 def _run(args: argparse.Namespace) -> int:
     """Train the missing runs of a study."""
+    from aol.lab.data.open import open_sets
     from aol.lab.train.folder import OVER_TIME
     from aol.records.store import Store, write_request
 
@@ -157,7 +140,7 @@ def _run(args: argparse.Namespace) -> int:
         "ids": [run.run_id for run in runs],
         "runs": [dict(run.as_dict()) for run in runs],
     }
-    opened, start = partial(_open, folders, data_dir), time.monotonic()
+    opened, start = partial(open_sets, folders, data_dir), time.monotonic()
     how: dict[str, Any] = {"keep": OVER_TIME, "require": study.keep, "name": study.name}
     how["prepare"] = partial(write_request, store.folder, request)
     outcome = train_with(args, runs, store, opened, options, **how)
