@@ -25,7 +25,7 @@ Value: TypeAlias = str | float | int | bool | None
 # What may differ between the runs of a group: all of a method, but whether the head is trained alone.
 PER_RUN = tuple(name for name in METHOD_SETTINGS if name not in ("retrain", "smoothing"))
 # In the name of a method.
-_SYMBOLS = {"beta": "β", "power": "p", "rho": "ρ", "threshold": "τ"}
+SYMBOLS = {"beta": "β", "gamma": "γ", "power": "p", "rho": "ρ", "threshold": "τ"}
 _OF_MARGINS = {"gain": "gain {}", "margin_memory": "last {} labels", "margin_steps": "every {} steps", "tau": "τ = {}"}
 
 
@@ -255,7 +255,7 @@ class Settings:
             elif isinstance(value, str) and name != "threshold":
                 words.append(value)
             elif value is not None and (name != "temper" or value != 1.0):
-                words.append(f"{_SYMBOLS.get(name, name)}={word(value)}")
+                words.append(f"{SYMBOLS.get(name, name)}={word(value)}")
         words += [f"from {word(self.start)}"] if self.start else []
         parts = []
         if self.margin != "none":

@@ -36,13 +36,9 @@ def change(
 ) -> Pair[ImageSet]:
     """Return a data set with a nuisance and noisy training labels; places of samples stay as they are.
 
-    Args:
-        pair: the set; its validation split, if it has one, is replaced.
-        nuisance: "tint", "patch" or "none". Images become RGB unless it is "none".
-        conflicts: share of each class whose nuisance is that of another class.
-        noise: share of each class that gets the label of another class; the nuisance goes with the true class.
-        validation: share of each class to hold out, with a nuisance as in the test set and right labels.
-        seed: of all draws.
+    The settings of these names say what they do. `conflicts` and `noise` are shares of each class: the nuisance goes
+    with the true class. Images become RGB unless `nuisance` is "none". Samples that are held out for `validation` have
+    a nuisance as in the test set and right labels, in place of the set's own validation split.
 
     >>> from aol.lab.data import open_data
     >>> biased = change(open_data("digits"), nuisance="patch", conflicts=0.05)

@@ -35,8 +35,10 @@ MOST_ZEROS = 0.25  # share of steps whose threshold was 0, above which a study h
 
 # A row: a table of the paper, what was tested of it, its gain in the same cells, ours, and the statements.
 Line: TypeAlias = dict[str, Any]
-_UNKNOWN: Line = {"study": None, "estimate": None, "word": "no runs", "size": ""}
-_UNKNOWN |= dict.fromkeys(("tested", "paper", "here", "seeds"), NONE)
+_UNKNOWN: Line = {
+    **dict.fromkeys(("study", "estimate")), **dict.fromkeys(("tested", "paper", "here", "seeds"), NONE),
+    "word": "no runs", "size": "",
+}  # fmt: skip
 
 
 def results_page(
@@ -84,8 +86,9 @@ def results_page(
 def _charts(shown: Sequence[StudyResults], lines: Sequence[Line]) -> dict[str, bytes]:
     figures = {own.study.name: gain_figure(own) for own in shown}
     blocks: dict[str, list[Estimate]] = {}
-    for line in (line for line in lines if line["estimate"]):
-        blocks.setdefault(line["table"], []).append(line["estimate"])
+    for line in lines:
+        if line["estimate"]:
+            blocks.setdefault(line["table"], []).append(line["estimate"])
     if blocks:
         axis = "gain of weights from ages (points)"
         figures["summary"] = draw_forest(list(blocks.items()), axis, "paper's gain", long=True)

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from aol._values import did_you_mean
-from aol.lab.settings import Settings, Value, WrongSettingsError, word
+from aol.lab.settings import SYMBOLS, Settings, Value, WrongSettingsError, word
 from aol.lab.study import paper, stats
 from aol.lab.study.spec import Cell, Study, cell_name
 from aol.lab.train.folder import begun_groups, is_complete, problem, read_valid, settings_of
@@ -28,7 +28,6 @@ from aol.records.table import RunFrame, frame_of
 from aol.stats import Gain, holm, paired_gain
 
 _OF_CLAIMS = ("settings", "paper_gain")  # columns of gains
-SYMBOLS = {"rho": "ρ", "beta": "β", "power": "p", "gamma": "γ"}
 
 
 class StudyResults:

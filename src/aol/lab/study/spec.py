@@ -201,11 +201,6 @@ def cell_name(cell: Mapping[str, Value]) -> str:
     )
 
 
-def plural(number: int, noun: str) -> str:
-    """Return a number of things in words."""
-    return f"{number} {noun}" + ("s" if number != 1 else "")
-
-
 def _combinations(axes: Mapping[str, tuple[Value, ...]]) -> list[Cell]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 

@@ -16,7 +16,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from aol.lab.study.results import StudyResults, rows_of
-from aol.lab.study.spec import cell_name, plural
+from aol.lab.study.spec import cell_name
 from aol.lab.study.stats import NOT_SHOWN, Claim
 from aol.records.metrics import figure_text, measure_text
 from aol.stats import MOST_SEEDS, Gain
@@ -286,5 +286,5 @@ def anchor(text: str) -> str:
     return re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
 
 
-TEMPLATES.filters |= {own.__name__: own for own in (anchor, gain_text, markdown, md, notes, plural, points)}
+TEMPLATES.filters |= {own.__name__: own for own in (anchor, gain_text, markdown, md, notes, points)}
 TEMPLATES.globals |= {"figure_text": figure_text, "measure_text": measure_text}

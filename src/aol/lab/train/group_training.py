@@ -309,13 +309,11 @@ def command(run: Settings, *, data_dir: str | None = None, keep_samples: bool = 
     if run.scenario == "arrival" or (stream and run.stream == "access"):
         shown |= {"fraction"}
     usual = replace(run, divide_by="auto", warmup=None)
-    for field in fields(Settings):
-        value = getattr(run, field.name)
-        if field.name in {"divide_by", "warmup"} - shown and value == getattr(usual, field.name):
-            continue
-        if field.name != "scenario" and (field.name in shown or value != field.default):
-            flag = "steps" if stream and field.name == "epochs" else field.name.replace("_", "-")
-            words += [f"--{flag}", word(value)]
+    defaults = {field.name: field.default for field in fields(Settings)} | {"scenario": run.scenario}
+    defaults |= {name: getattr(usual, name) for name in ("divide_by", "warmup")}
+    for name, value in run.as_dict().items():
+        if name in shown or value != defaults[name]:
+            words += ["--steps" if stream and name == "epochs" else f"--{name.replace('_', '-')}", word(value)]
     if data_dir is not None:
         words += ["--data-dir", data_dir]
     return shlex.join([*words, *(["--keep-samples"] if keep_samples else [])])
