@@ -55,7 +55,8 @@ def by_set(lines: list[Record]) -> dict[tuple[str, str], dict[str, Values]]:
             for run in line["runs"]:
                 for key in [key for key in run if key not in ("method", "setting")]:
                     measures.setdefault(key, {}).setdefault(run["method"], []).append(100 * run[key])
-    every = [(candidate, name) for candidate, (_, _, names) in CANDIDATES.items() for name in names]
+    small = [(candidate, name) for candidate, (_, _, names) in CANDIDATES.items() for name in names]
+    every = dict.fromkeys([*small, *sets])
     return {
         key: {measure: {of: np.array(x) for of, x in rows.items()} for measure, rows in sets[key].items()}
         for key in every

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+
+from aol.lab.data.images import ImageSet, Pair
+from tests.support.random_images import random_pair
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 KNOWN = {"cpu", "cores", "threads", "load_before", "system", "python", "torch", "numpy", "aol"}
@@ -111,6 +116,49 @@ def test_seeds_beyond_counts_are_lines_and_are_not_run_again(
         (name, seed) for name in ("letter, imbalance 100", "yeast") for seed in (100, 101)
     ]
     assert "class age" in capsys.readouterr().out
+
+
+def test_runs_of_one_stack_skip_and_leave_out_beyond_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    beyond = importlib.import_module("beyond_counts_gpu")
+    generator = torch.Generator().manual_seed(0)
+    shown = torch.randint(256, (10, 3, 8, 8), generator=generator)
+
+    def pair_of_ten_pictures(*_: object, **__: object) -> Pair[ImageSet]:
+        """Return noisy copies of a picture for each class."""
+        pair = random_pair(train=320, test=50, size=8)
+        parts = [replace(part, images=(0.8 * shown[part.labels] + 0.2 * part.images).byte())
+                 for part in (pair.train, pair.test)]  # fmt: skip
+        return replace(pair, train=parts[0], test=parts[1], augmentation=replace(pair.augmentation, pad=0, flip=False))
+
+    labels = pair_of_ten_pictures().train.labels
+    moved = torch.randperm(320, generator=generator)[:32]
+    np.savez(tmp_path / "cifar10n.npz", aggre_label=labels.scatter(0, moved, (labels[moved] + 1) % 10).byte())
+    small = {"load_named": pair_of_ten_pictures, "NET": "cnn", "BATCH": 16, "EPOCHS": 8, "SKIPPING": 7,
+             "SEEDS": (100, 101)}  # fmt: skip
+    for name, value in small.items():
+        monkeypatch.setattr(beyond, name, value)
+    settings = {"none": {}, "age": {"T": 3}, "mean loss": {"T": 3}, "label-error score": {"T": 3}}
+    monkeypatch.setitem(beyond.SECOND["leave out"], "CIFAR-10N, aggregate", settings)
+    out = tmp_path / "lines.jsonl"
+    words = ["--only", "CIFAR-10", "CIFAR-10N, aggregate", "--device", "cpu", "--data-dir", str(tmp_path)]
+    assert beyond.main([*words, "--out", str(out)]) == 0
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [line["seed"] for line in lines] == [100, 101, 100, 101]
+    for line in lines:
+        runs = {run["method"]: run for run in line["runs"]}
+        if line["candidate"] == "skip":
+            saved = {method: run["saved"] for method, run in runs.items()}
+            assert saved["none"] == 0
+            assert saved["age"] == pytest.approx(0.75 * 5 / 8, abs=0.05)  # from the third epoch on, but the last
+            assert 0.1 < saved["InfoBatch"] < 0.75 * 6 / 8
+            assert saved["at random"] == pytest.approx(saved["age"], abs=1 / 8)
+            assert saved["shorter schedule"] == pytest.approx(saved["age"], abs=1 / 16)
+            assert min(run["accuracy"] for run in runs.values()) > 0.9
+        else:
+            assert runs.pop("none")["left_out"] == 0
+            assert len({run["left_out"] for run in runs.values()}) == 1
+            assert all(0.05 < run["left_out"] < 0.2 and run["mislabelled"] > 0.5 for run in runs.values())
 
 
 def test_the_tables_beyond_counts_are_those_of_their_record(monkeypatch: pytest.MonkeyPatch) -> None:
