@@ -76,9 +76,8 @@ class Part(Loop):
         coins = [torch.Generator().manual_seed(1_000 * run.seed + self.epoch) for run in self.runs]
         coin = torch.stack([torch.rand(easy.shape[1], generator=own) for own in coins]).to(self.device)
         kept = (~self.out & (~easy | (coin >= rate))).gather(1, position)
-        position = position.gather(
-            1, kept.byte().argsort(dim=1, descending=True, stable=True)
-        )  # in the same order, first
+        first = kept.byte().argsort(dim=1, descending=True, stable=True)  # these, in the same order
+        position = position.gather(1, first)
         weight = torch.where(easy & (self.method != "at random"), 1 / (1 - rate), 1.0).gather(1, position)
         steps, most = int(kept.sum(1).min()) // BATCH, self._train_pass.number
         self._rates = [rate_at(self.settings, self.epoch * steps + step, steps) for step in range(steps)]
@@ -130,7 +129,10 @@ def lines_of(name: str, data_dir: Path | None, device: str) -> list[Record]:
     runs: list[list[Record]] = [[] for _ in SEEDS]
     for method, chosen in SECOND[candidate][name].items():
         # As many images as age used here: skipped at random while the others skip, or by fewer epochs.
-        same = {"at random": {"rate": saved * EPOCHS / SKIPPING}, "shorter schedule": {"rate": saved}}
+        same = {
+            "at random": {"rate": round(saved * EPOCHS / SKIPPING, 4)},
+            "shorter schedule": {"rate": round(saved, 4)},
+        }
         loop = train(method, same.get(method, chosen), pair, device)
         wrong = (given != true).to(loop.device)[loop.pool]
         every = len(true) // BATCH * BATCH * EPOCHS
