@@ -235,6 +235,19 @@ def test_names_of_usual_length_stand_whole_beside_their_picture(open_page: Open,
         assert box["height"] < 30, label.inner_text()
 
 
+def test_long_names_of_runs_stand_whole_above_their_heatmaps(open_page: Open, tmp_path: Path) -> None:
+    name = "cb+aol β=0.9999 ρ=0.3 mechanism=resample level=sample imbalance=100"
+    write_page([make_data(f"{name}, seed {seed}", seed=seed) for seed in (0, 1)], tmp_path / "long.html")
+    page = open_page(tmp_path / "long.html", viewport={"width": 390, "height": 900})
+    for seed, chart in enumerate(page.locator("#heat-charts .chart svg").all()):
+        title, box = chart.locator(".role-title-text"), chart.bounding_box()
+        assert " ".join(title.locator("tspan").all_text_contents()) == f"{name}, seed {seed}"
+        inner = title.bounding_box()
+        assert inner is not None
+        assert box is not None
+        assert inner["x"] + inner["width"] <= box["x"] + box["width"]
+
+
 def test_numbers_below_the_colour_scale_keep_apart(open_page: Open, page_file: Path) -> None:
     page = open_page(page_file)
     page.get_by_label("Colour shows").select_option(label="Test accuracy")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from aol.records.history import Answers, pack
 from aol.report.label_quality import competent_classes, suspicion
+from tests.support.made_runs import make_samples
 
 
 def naive(label, wrong, seen, margin, accuracy) -> list[float]:
@@ -103,3 +106,12 @@ def test_a_class_is_competent_by_recall_precision_history_and_test(seed: int) ->
     test = np.where(rng.random(6) < 0.2, np.nan, rng.random(6) + 0.1)
     found = competent_classes(label, prediction, wrong, seen, test).tolist()
     assert found == naive_competent(label.tolist(), prediction.tolist(), wrong.tolist(), seen.tolist(), test.tolist())
+
+
+def test_epochs_that_saw_nothing_do_not_count_in_the_bound() -> None:
+    right, seen = np.array([[True, True, False], [True, True, True]]), np.ones((2, 3), bool)
+    made = make_samples(np.array([2, 1]), 2, np.random.default_rng(0))
+    for own in (right, right[1:]):  # that of a network that is always right weighs 1e-6 only
+        gaps = (pack(np.insert(values[: len(own)], 1, False, axis=0)) for values in (own, seen))
+        whole, gap = (replace(made, answers=Answers(*bits, 3)) for bits in ((pack(own), None), gaps))
+        assert gap._accuracy == whole._accuracy

@@ -170,6 +170,8 @@ class Methods:
             )
         if self.balanced:
             text += " The test set is balanced: accuracy is balanced accuracy."
+        if any("worst_class" in row.measures and row.seeds > 1 for row in self.rows):
+            text += " The worst class is that of each run, then averaged; worst classes by name have the lowest means."
         if any("tail_accuracy" in row.measures for row in self.rows):
             text += " Head, middle and tail are thirds of the classes by training samples."
         return text

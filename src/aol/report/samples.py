@@ -60,7 +60,7 @@ class Samples(SampleTable):
             begun += (before <= 1) & (age > 1)
             before = age
             accuracy = float(right.sum() / max(1, seen.sum()))
-            weight = epoch_weight(accuracy)
+            weight = epoch_weight(accuracy) if seen.any() else 0.0
             weights, right_weights = weights + weight, right_weights + weight * accuracy
         return seen_times, wrong_times, begun, right_weights / max(weights, 1e-9)
 

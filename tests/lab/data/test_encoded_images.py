@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
+import socket
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +109,25 @@ def test_what_cannot_be_decoded_is_named(tmp_path: Path, content: bytes, said: s
         with pytest.raises(DataError, match=rf"^{tmp_path}/train/cat/0\.jpg: {said}"):
             read()
     assert train.whole(1).shape == (3, 40, 48)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+def test_what_is_no_regular_file_is_refused_by_name_and_not_waited_for(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = one(tmp_path, encoded(3))
+    monkeypatch.chdir(tmp_path / "train" / "cat")  # the path of a socket is short
+    os.remove("0.jpg")
+    if kind == "pipe":
+        os.mkfifo("0.jpg")
+        threading.Thread(target=lambda: Path("0.jpg").write_bytes(b""), daemon=True).start()  # no reader waits forever
+    elif kind == "socket":
+        socket.socket(socket.AF_UNIX).bind("0.jpg")
+    else:
+        os.symlink("/dev/null", "0.jpg")
+    for read in (lambda: train.size_of(0), lambda: train.view(0, None, 8), lambda: train.whole(0)):
+        with pytest.raises(DataError, match=r"/0\.jpg: a pipe, a socket or a device, and not an image$"):
+            read()
 
 
 def test_images_of_too_many_pixels_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,15 @@ def test_runs_that_diverged_or_kept_no_ages_are_left_out() -> None:
         draw(results(of, {run: _aged(run, failed_at_epoch=1, over_time={}) for run in of.all_runs()}))
 
 
+def test_a_long_title_stands_whole_above_its_panel() -> None:
+    of = replace(_lone(), cells={"imbalance": (50,), "batch_size": (128,), "warmup": (0,)})
+    figure = draw(_table(of))
+    figure.draw_without_rendering()  # lays it out
+    title = figure.axes[0]._left_title  # type: ignore[attr-defined]
+    assert title.get_text().replace("\n", " ") == "imbalance 50, batch size 128, warmup 0, mean over 3 seeds"
+    assert title.get_window_extent().x1 < figure.bbox.x1
+
+
 def test_gains_are_those_of_the_table_with_the_papers() -> None:
     plan = study()
     table = results(plan, records(plan.all_runs(), lambda run: (0.7 + 0.02 * luck(run), 0.7)))

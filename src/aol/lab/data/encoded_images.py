@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import math
+import os
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -59,6 +61,8 @@ class StoredImages(Labelled, ABC):
     def opened(self, place: int) -> Iterator[Image]:
         """Open an image, and read its header; what Pillow raises on bad bytes becomes a `DataError`."""
         pillow, file = need("PIL.Image", "decoding images"), self.encoded(place)
+        if isinstance(file, str) and not stat.S_ISREG(os.stat(file).st_mode):
+            raise DataError(f"{file}: a pipe, a socket or a device, and not an image")
         try:
             with pillow.open(file) as image:
                 if image.width * image.height > LARGEST:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -150,11 +151,12 @@ def draw(results: StudyResults) -> Figure:
         raise WrongSettingsError(f"No complete run of {study.name} has the ages of its classes over time.")
     rows, columns = -(-len(maps) // 2), min(len(maps), 2)
     width, height = style.COLUMN if len(maps) == 1 else _PAGE, max(own.height for own in maps.values())
-    figure, panels = style.panels((height + _TITLE) * rows, rows, columns, width=width)
+    titles = [textwrap.wrap(title, 40, max_lines=3, placeholder="…") for title in maps]
+    figure, panels = style.panels((height + _TITLE * max(map(len, titles))) * rows, rows, columns, width=width)
     for left_over in panels[len(maps) :]:
         figure.delaxes(left_over)
-    for axes, title in zip(panels, maps, strict=False):
-        axes.set_title(_shorten(title, 52), loc="left", fontsize=7.0)
+    for axes, title in zip(panels, titles, strict=False):
+        axes.set_title("\n".join(title), loc="left", fontsize=7.0)
     oldest = max(len(own.epochs) for own in maps.values()) + 1  # the largest possible age
     draw_ages(figure, panels[: len(maps)], list(maps.values()), largest=min(LARGEST, oldest))
     return figure

@@ -58,6 +58,10 @@ const fitted = (host, most = Infinity) => ({
   autosize: { type: "fit-x", contains: "padding" },
 });
 
+// A text in lines of so many letters, cut between words where that can be.
+const inLines = (text, letters) =>
+  text.match(new RegExp(`[^]{1,${Math.floor(letters)}}(?=\\s|$)|[^]{1,${Math.floor(letters)}}`, "gu")).map((line) => line.trim());
+
 // An axis of epochs: ticks on whole numbers, about eight, on round steps; there is no epoch between two.
 function wholeAxis(title, first, last) {
   const rough = Math.max(1, (last - first) / 8);

@@ -85,7 +85,7 @@ function heatSpec(host, run, order, extent, scale) {
   const every = Math.max(1, Math.ceil((rows * 13) / height));
   const ticks = Array.from({ length: rows }, (_, row) => y0 + row).filter((place) => (place - y0) % every === 0);
   return {
-    ...fitted(host), height, title: { text: run.name, limit: 300 },
+    ...fitted(host), height, title: { text: inLines(run.name, fitted(host).width / 8), limit: fitted(host).width },
     data: [
       { name: "frame", values: [{}] },
       { name: "ticks", values: ticks.map((place) => ({ place, name: run.names[order[place]] })) },
