@@ -89,6 +89,7 @@ def test_a_record_cut_short_and_hostile_json_are_refused(content: bytes) -> None
 WRONG: dict[str, tuple[dict[str, object], str]] = {
     "another format": ({"format": 2}, "format 2 of another version of aol; this one reads 3"),
     "no id": ({"id": ""}, "id, method and classes must not be empty"),
+    "control characters as id": ({"id": "\x1b[2J\u202e"}, "id must be text without control characters"),
     "method": ({"method": 3}, "method has a value of another type"),
     "a truth as seed": ({"seed": True}, "seed has a value of another type"),
     "finished": ({"finished": 1}, "finished has a value of another type"),

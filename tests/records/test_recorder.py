@@ -170,6 +170,8 @@ def test_a_folder_that_is_moved_ends_the_record_in_one_sentence(tmp_path: Path) 
     epoch_of(ages, recorder, 0)
     (tmp_path / "run").rename(tmp_path / "moved")
     with pytest.raises(RuntimeError, match="moved or deleted"):
+        recorder.close()
+    with pytest.raises(RuntimeError, match="moved or deleted"):
         epoch_of(ages, recorder, 1)
     assert [folder.name for folder in tmp_path.iterdir()] == ["moved"]
 

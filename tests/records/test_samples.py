@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -171,6 +172,21 @@ def test_a_damaged_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
         write_samples(tmp_path / "s", {name: torch.tensor(1)}, run="r", absent="keep")
         with pytest.raises(DamagedRunError, match="not a file of samples of this version"):
             read_samples(tmp_path / "s", "r")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("label", torch.full((11,), math.nan)), ("age", torch.ones(11)), ("ema", torch.ones(11, dtype=torch.int32)),
+        ("mean_margin", torch.full((11,), -math.inf)), ("mean_margin", torch.linspace(0, 3e38, 11)),
+    ],
+)  # fmt: skip
+def test_columns_of_another_type_or_size_are_named(name: str, values: torch.Tensor, tmp_path: Path) -> None:
+    own = {"index": torch.arange(11), "label": torch.arange(11) % 3, "age": torch.ones(11, dtype=torch.int32)}
+    columns = own | {"ema": torch.ones(11), **filled(2).tensors(0), name: values}
+    write_samples(tmp_path / "s", columns, run="r", absent="keep")
+    with pytest.raises(DamagedRunError, match=f"not a file of samples of this version: see {name}"):
+        read_samples(tmp_path / "s", "r")
 
 
 def test_names_are_read_as_they_were_written(tmp_path: Path) -> None:

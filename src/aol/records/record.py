@@ -236,6 +236,7 @@ def _check(given: dict[str, Any]) -> None:
     epochs, counts, classes = given["epochs"], given["counts"], given["classes"]
     _require(len(given["settings"]) <= MOST_SETTINGS, f"settings are more than {MOST_SETTINGS}")
     _require(bool(given["id"] and given["method"] and classes), "id, method and classes must not be empty")
+    _require(given["id"].isprintable(), "id must be text without control characters")
     increasing = epochs == sorted(set(epochs)) and (not epochs or epochs[0] >= 1)
     _require(increasing, "epochs must be whole numbers from 1 on that increase")
     counted = counts is None or (len(counts) == len(classes) and min(counts) >= 0)

@@ -235,8 +235,7 @@ class Recorder:
             raise ValueError("advance() of a recorder that was closed: make another with resume=True to go on.")
         if ages.epoch == self._at:
             raise ValueError("advance() of a recorder comes after ages.advance(), once an epoch: no epoch has passed.")
-        if self._writes and not (self.folder.exists() and os.path.samestat(self.folder.stat(), self._place)):
-            raise RuntimeError(f"{self.folder} was moved or deleted: make a recorder of the folder where it is now.")
+        self._check_place()
         kept = record.first(int((record.epochs < ages.epoch).sum()))
         if len(kept.epochs) and kept.epochs[-1] + 1 != ages.epoch:
             gap = f"{self.folder} has a record up to epoch {kept.epochs[-1]}, and the ages are in epoch {ages.epoch}"
@@ -268,6 +267,10 @@ class Recorder:
                 samples.write_tested(self.folder / samples.TEST, answers, run=self._record.id)
             write_run(self.folder, self._record)  # last: whoever reads it finds the rest
 
+    def _check_place(self) -> None:
+        if self._writes and not (self.folder.exists() and os.path.samestat(self.folder.stat(), self._place)):
+            raise RuntimeError(f"{self.folder} was moved or deleted: make a recorder of the folder where it is now.")
+
     def close(self, *, finished: bool = True) -> None:
         """Mark the run as finished, and release the folder; a run that is not finished can be resumed.
 
@@ -275,6 +278,7 @@ class Recorder:
         """
         record = self._record
         if self._writes and not self._closed and record.epochs[-1:].tolist() == [self.ages.epoch]:
+            self._check_place()
             if self._at or not (self.folder / previews.FILE).exists():
                 self._write_previews()
             if finished and not record.finished:

@@ -144,7 +144,11 @@ def read_samples(path: Path, run: str) -> SampleTable | None:
     wrong = {name for name, shape in shapes.items() if name in tensors and tensors[name].shape != shape}
     wrong |= {*COLUMNS, "right"} - tensors.keys()
     wrong |= {name for name in ("right", "seen") if name in tensors and tensors[name].dtype != np.uint8}
-    wrong |= {name for name in ("age", "times", "start", "ema") if name in tensors and bool((tensors[name] < 0).any())}
+    kinds = {name: "f" if kind == "f4" else "iu" for name, kind in COLUMNS.items()} | {"start": "iu"}
+    wrong |= {name for name, kind in kinds.items() if name in tensors and tensors[name].dtype.kind not in kind}
+    least = dict.fromkeys(("age", "times", "start", "ema"), 0.0) | {"mean_margin": -1.01}
+    wrong |= {name for name, low in least.items() if name in tensors and bool((tensors[name] < low).any())}
+    wrong |= {"mean_margin"} if bool((tensors.get("mean_margin", np.zeros(1)) > 1.01).any()) else set()
     if wrong:
         raise DamagedRunError(f"{path}: not a file of samples of this version: see {', '.join(sorted(wrong))}.")
     columns = {name: tensors[name].astype(kind, copy=False) for name, kind in COLUMNS.items()}

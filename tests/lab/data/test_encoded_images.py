@@ -100,9 +100,12 @@ def test_a_crop_is_mirrored_where_the_last_draw_says_so_and_a_pickled_copy_reads
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"hello", "not an image"), (b"", "not an image"), (encoded(1)[:300], r"a damaged image \(.*[tT]runcated")],
-    ids=["text", "empty", "cut"],
-)
+    [
+        (b"hello", "not an image"), (b"", "not an image"), (encoded(1)[:300], r"a damaged image \(.*[tT]runcated"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 80 80\n%%EndComments\n{} loop\n", "not an image"),
+    ],
+    ids=["text", "empty", "cut", "program"],
+)  # fmt: skip
 def test_what_cannot_be_decoded_is_named(tmp_path: Path, content: bytes, said: str) -> None:
     train = one(tmp_path, content)
     for read in (lambda: train.whole(0), lambda: train.view(0, None, 8)):

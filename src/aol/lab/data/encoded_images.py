@@ -67,6 +67,8 @@ class StoredImages(Labelled, ABC):
             with pillow.open(file) as image:
                 if image.width * image.height > LARGEST:
                     raise pillow.DecompressionBombError
+                if image.format == "EPS":  # a program, which Pillow would let Ghostscript run
+                    raise pillow.UnidentifiedImageError("cannot identify")
                 yield image
         except Exception as reason:  # OSError, SyntaxError, struct.error, …
             if isinstance(reason, MemoryError) or getattr(reason, "errno", None):  # the file cannot be read
