@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save
 
 from aol.records.previews import (
     LARGEST,
@@ -86,6 +87,9 @@ def test_damaged_or_missing_previews_are_none(tmp_path: Path) -> None:
     save_previews(tmp_path, [1], image=lambda _: RAMP, text=str)
     path = tmp_path / "previews.safetensors"
     path.write_bytes(path.read_bytes()[:-5])
+    assert read_previews(tmp_path) == Previews({}, {})
+    texts = torch.tensor(list(b"{}"), dtype=torch.uint8)
+    path.write_bytes(save({"1": torch.zeros(3, 2, 2, dtype=torch.complex64), "texts": texts}))
     assert read_previews(tmp_path) == Previews({}, {})
 
 

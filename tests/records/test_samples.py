@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 
 import aol
 from aol.records.history import SampleHistory, answer
@@ -168,6 +169,9 @@ def test_a_damaged_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
         (tmp_path / "s").write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
         with pytest.raises(DamagedRunError, match="checksum does not match"):
             read_samples(tmp_path / "s", "r")
+    (tmp_path / "s").write_bytes(save({"label": torch.ones(3).to(torch.float8_e4m3fn)}))  # NumPy has no such type
+    with pytest.raises(DamagedRunError, match="not a whole file of samples"):
+        read_samples(tmp_path / "s", "r")
     for name in ("label", "right"):
         write_samples(tmp_path / "s", {name: torch.tensor(1)}, run="r", absent="keep")
         with pytest.raises(DamagedRunError, match="not a file of samples of this version"):

@@ -16,6 +16,7 @@ from PIL import Image
 from aol.cli import main
 from aol.records.previews import save_previews
 from aol.records.record import DamagedRunError, read_run, write_run
+from aol.records.samples import write_tested
 from aol.records.store import read_request
 from aol.report.payload import payload
 from aol.report.run_data import load
@@ -161,6 +162,14 @@ def test_samples_of_another_run_are_named(tmp_path: Path) -> None:
     write_data(tmp_path, make_data())
     few = make_data(names=["a", "b"], counts=[5, 5])
     write_run(tmp_path, few.run)
+    with pytest.raises(DamagedRunError, match=r"other classes than the 2 of the run"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [[1e30, 0, 0.5, 0.5], [np.inf, 0, 0.5, 0.5], [0, -5, 0.5, 0.5]])
+def test_answers_to_test_samples_of_other_classes_are_named(wrong: list[float], tmp_path: Path) -> None:
+    write_run(tmp_path, make_data(names=["a", "b"], counts=[5, 5]).run)
+    write_tested(tmp_path / "test.safetensors", torch.tensor([[0, 1, 0.1, 0.9], wrong]), run="id0")
     with pytest.raises(DamagedRunError, match=r"other classes than the 2 of the run"):
         load(tmp_path)
 

@@ -64,12 +64,12 @@ def read_previews(folder: Path, file: str = FILE) -> Previews:
     try:
         images = load(read_regular(folder / file, LARGEST))
         texts = json.loads(images.pop("texts").numpy().tobytes())
-        shapes = [picture.shape for picture in images.values()]
-        if not all(c in (1, 3) and 0 < h <= SIDE and 0 < w <= SIDE for c, h, w in shapes):
+        shapes = [(picture.dtype, *picture.shape) for picture in images.values()]
+        if not all(d == torch.uint8 and c in (1, 3) and 0 < h <= SIDE and 0 < w <= SIDE for d, c, h, w in shapes):
             return Previews({}, {})
         rows = ((int(row), own) for row, own in texts.items())
         said = {row: own if isinstance(own, str) else [[str(n), str(v)] for n, v in own] for row, own in rows}
-        return Previews({int(row): picture.to(torch.uint8) for row, picture in images.items()}, said)
+        return Previews({int(row): picture for row, picture in images.items()}, said)
     except Exception:  # the run can be read without it
         return Previews({}, {})
 

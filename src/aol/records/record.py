@@ -43,7 +43,7 @@ Matrix = npt.NDArray[np.float32]
 
 FILE = "run.json"
 PACKED = "runs.jsonl"  # of a store: the records of many runs, a line each
-_FIRST = re.compile(rb'\{"format":\d+,"id":"([0-9a-f]+)"')
+_FIRST = re.compile(rb'\{"format":\d+,"id":"([0-9a-f]{1,64})"')
 FORMAT = 3
 LARGEST = 96 * 2**20  # bytes of a record: 8,000 classes over 300 epochs, every reading, take about 70 MB
 _LARGEST_NUMBER = 1e300

@@ -123,7 +123,7 @@ def _read(path: Path, run: str) -> tuple[dict[str, npt.NDArray[Any]], dict[str, 
         with safe_open(path, framework="np") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             about = file.metadata() or {}
-    except (SafetensorError, OSError, ValueError, TypeError) as error:
+    except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:  # NumPy has no such type
         raise DamagedRunError(f"{path}: not a whole file of samples.") from error
     if "run" not in tensors or tensors["run"].tobytes() != run.encode():
         raise DamagedRunError(f"{path}: it is of another run than {run}, in the folder of which it is.")

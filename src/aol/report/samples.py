@@ -147,9 +147,10 @@ def answers_on_test(folder: Path, run: Run) -> AnswersOnTest | None:
     answers = read_tested(folder / TEST, run.id)
     if answers is None:
         return None
-    label, prediction = np.nan_to_num(answers[:, :2].T, nan=-1.0).astype(np.int64)
+    named = np.nan_to_num(answers[:, :2].T, nan=-1.0)
+    label, prediction = named.clip(-1, len(run.classes)).astype(np.int64)
     known = label >= 0
-    if max(label.max(initial=0), prediction.max(initial=0)) >= len(run.classes) or prediction.min(initial=0) < -1:
+    if named.max(initial=0) >= len(run.classes) or named.min(initial=0) < -1:
         raise DamagedRunError(f"{folder / TEST}: it has other classes than the {len(run.classes)} of the run.")
     prediction = np.where(known, prediction, -1).astype(np.int32)
     previews = read_previews(folder, TEST_PREVIEWS)
