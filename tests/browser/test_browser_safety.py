@@ -121,6 +121,22 @@ def test_the_policy_stops_what_the_code_would_let_through(browser: Browser, page
     assert {"img-src", "script-src-elem", "connect-src"} <= set(blocked)
 
 
+def test_names_that_every_object_of_javascript_has_are_names_like_others(open_page: Open, tmp_path: Path) -> None:
+    names = ["constructor", "toString", "__proto__", "valueOf"]
+    data = make_data("constructor, seed 0", names=names, counts=[40, 30, 20, 10])
+    data.run.curves.update(dict.fromkeys(names, data.run.curves["test_accuracy"]))
+    data.run.settings.update(dict.fromkeys(names, "1"))
+    write_page([data, make_data("plain, seed 0")], tmp_path / "names.html")
+    page = open_page(tmp_path / "names.html")
+    for name in names:
+        page.get_by_label("Also show").select_option(value=name)
+        settle(page)
+        title = page.locator("#curve-charts .chart").nth(2).locator(".role-title-text").text_content() or ""
+        assert title.strip("\u200b").replace(" ", "") == name.replace("_", "")
+    labels = page.locator("#matrix .role-axis-label text").all_text_contents()
+    assert {label.strip("\u200b") for label in labels} == set(names)
+
+
 def test_a_page_without_the_browser_s_storage_works_too(open_page: Open, page_file: Path) -> None:
     page = open_page(page_file)
     page.add_init_script("Object.defineProperty(window, 'sessionStorage', { get() { throw new Error('no'); } })")

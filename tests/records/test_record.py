@@ -98,6 +98,7 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "no classes": ({"classes": []}, "classes must not be empty"),
     "counts": ({"counts": [1, 2]}, "counts must be whole numbers of 0 or more"),
     "epochs": ({"epochs": [1, 2, 2, 3]}, "epochs must be whole numbers"),
+    "epochs beyond all": ({"epochs": [1, 2, 3, 2**62]}, "epochs must be whole numbers"),
     "a curve too short": ({"curves": {"test_accuracy": [0.5]}}, "must be 4 numbers"),
     "text in a curve": ({"curves": {"lr": [1, 2, 3, "4"]}}, "must be 4 numbers"),
     "a huge number": ({"curves": {"lr": [1, 2, 3, 10**400]}}, "a number above"),

@@ -237,8 +237,8 @@ def _check(given: dict[str, Any]) -> None:
     _require(len(given["settings"]) <= MOST_SETTINGS, f"settings are more than {MOST_SETTINGS}")
     _require(bool(given["id"] and given["method"] and classes), "id, method and classes must not be empty")
     _require(given["id"].isprintable(), "id must be text without control characters")
-    increasing = epochs == sorted(set(epochs)) and (not epochs or epochs[0] >= 1)
-    _require(increasing, "epochs must be whole numbers from 1 on that increase")
+    increasing = epochs == sorted(set(epochs)) and (not epochs or (epochs[0] >= 1 and epochs[-1] <= 10**12))
+    _require(increasing, "epochs must be whole numbers from 1 to 10 ** 12 that increase")
     counted = counts is None or (len(counts) == len(classes) and min(counts) >= 0)
     _require(counted, "counts must be whole numbers of 0 or more, one a class")
 

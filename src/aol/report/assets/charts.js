@@ -58,9 +58,12 @@ const fitted = (host, most = Infinity) => ({
   autosize: { type: "fit-x", contains: "padding" },
 });
 
+// Vega takes the name of what every object has, such as "constructor", for its own, and fails: make it another text.
+const harmless = (text) => (text in {} ? `${text}\u200b` : text);
+
 // A text in lines of so many letters, cut between words where that can be.
 const inLines = (text, letters) =>
-  text.match(new RegExp(`[^]{1,${Math.floor(letters)}}(?=\\s|$)|[^]{1,${Math.floor(letters)}}`, "gu")).map((line) => line.trim());
+  text.match(new RegExp(`[^]{1,${Math.floor(letters)}}(?=\\s|$)|[^]{1,${Math.floor(letters)}}`, "gu")).map((line) => harmless(line.trim()));
 
 // An axis of epochs: ticks on whole numbers, about eight, on round steps; there is no epoch between two.
 function wholeAxis(title, first, last) {
@@ -82,7 +85,7 @@ async function lineChart(host, { title, series, share, height = 190 }) {
   const places = series.map((_, place) => place);
   const line = (range) => ({ field: "place", type: "nominal", scale: { domain: places, range }, legend: null });
   const spec = {
-    ...fitted(host), height, title: { text: title }, data: { values: rows }, params: [{ name: "at", value: null }],
+    ...fitted(host), height, title: { text: harmless(title) }, data: { values: rows }, params: [{ name: "at", value: null }],
     layer: [
       {
         mark: { type: "line", strokeWidth: 1.8 },

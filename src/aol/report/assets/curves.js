@@ -5,7 +5,7 @@ const UPKEEP = ["lr", "seconds", "images_per_second", "train_seconds", "data_sec
 const shownRuns = () => state.shown.map((place) => RUNS[place]);
 
 // Curves that repeat another, as on a balanced test set, are not offered.
-const TWINS = { test_balanced_accuracy: "test_accuracy", test_worst_tenth: "test_worst_class" };
+const TWINS = { __proto__: null, test_balanced_accuracy: "test_accuracy", test_worst_tenth: "test_worst_class" };
 const repeats = ({ curves }, name) =>
   curves[TWINS[name]]?.every((value, at) => value === curves[name][at] || Math.abs(value - curves[name][at]) < 2e-5);
 

@@ -32,6 +32,7 @@ const STREAMS = DATA.runs.filter((run) => run.settings.scenario === "stream").le
 const UNIT = STREAMS && STREAMS === DATA.runs.length ? "step" : "epoch";
 
 const LABELS = {
+  __proto__: null, // a curve may be called constructor
   age: "Age", smoothed_age: "Smoothed age", mean_age: `Mean age over all ${UNIT}s`, weight: "Weight", test_accuracy: "Test accuracy", train_accuracy: "Training accuracy",
   train_loss: "Training loss", train_margin: "Training margin", test_age: "Age on test", test_loss: "Test loss",
   test_margin: "Test margin", validation_accuracy: "Validation accuracy",
@@ -43,7 +44,9 @@ const LABELS = {
 const spoken = (name) => LABELS[name] || name.replaceAll("_", " ");
 const isShare = (name) => name.endsWith("accuracy") || ["threshold", "test_macro_f1", "test_worst_class", "test_worst_tenth"].includes(name);
 
-const RUNS = DATA.runs.map((run, place) => ({ ...run, place, names: DATA.classSets[run.set] }));
+const RUNS = DATA.runs.map((run, place) => ({
+  ...run, place, names: DATA.classSets[run.set], curves: { __proto__: null, ...run.curves }, settings: { __proto__: null, ...run.settings },
+}));
 for (const run of RUNS) {
   if (!run.details) continue;
   run.last = Object.fromEntries(Object.entries(run.last).map(([name, packed]) => [name, unpack(packed)]));

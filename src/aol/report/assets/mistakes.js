@@ -5,7 +5,7 @@ async function drawMatrix() {
   const host = part("matrix");
   const matrix = run && run.matrix;
   const split = run && run.tested ? "test" : "training";
-  const names = !matrix ? [] : matrix.classes.map((place) => run.names[place]);
+  const names = !matrix ? [] : matrix.classes.map((place) => harmless(run.names[place]));
   const cells = !matrix ? [] : matrix.counts.flatMap((line, row) => {
     const total = line.reduce((sum, each) => sum + each, 0);
     return line.map((count, column) => ({
