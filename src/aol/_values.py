@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import difflib
 import numbers
-import re
 import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-NUISANCES = ("none", "tint", "patch")
 THRESHOLDS = ("median", "positive-median", "mean")  # of class ages on streams
 
 _BRIEF = reprlib.Repr()
 _BRIEF.maxlevel, _BRIEF.maxstring, _BRIEF.maxother, _BRIEF.maxlong = 3, 60, 60, 60
-_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
 
 def shown(value: object) -> str:
@@ -67,24 +64,3 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-
-
-def spreadsheet_text(text: str) -> str:
-    """Return text that a spreadsheet shows and does not compute; a number stays one."""
-    return f"'{text}" if text.startswith(tuple("=+-@\t\r\n＝＋－＠")) and not _NUMBER.fullmatch(text) else text
-
-
-def unlike(names: Iterable[str], form: str = " ({})") -> list[str]:
-    """Return unique names: the second of one name gets a number.
-
-    >>> unlike(["cat", "dog", "cat"]), unlike(["a", "a", "a-2"], "-{}")
-    (['cat', 'dog', 'cat (2)'], ['a', 'a-2', 'a-2-2'])
-    """
-    unique: dict[str, int] = {}  # the last number given to each name
-    for name in names:
-        chosen = name
-        while chosen in unique:
-            unique[name] += 1
-            chosen = name + form.format(unique[name])
-        unique[chosen] = 1
-    return list(unique)

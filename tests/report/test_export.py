@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aol._values import spreadsheet_text
+from aol.records.table import spreadsheet_text
 from aol.report.label_errors import export
 from aol.report.payload import payload
 from aol.report.run_data import RunData

@@ -69,7 +69,7 @@ class Settings:
     validation: float = _data(0.0, "fraction of each class to hold out for validation, 0 to 1", **_share, open="high")
     samples: int | None = _data(None, "train on this many samples only, of each class its share; 'none' for all", low=1)
     nuisance: str = _data("none", "what gives the class away in all but a few training images: {choices}",
-        choices=_check.NUISANCES)
+        choices=("none", "tint", "patch"))
     conflicts: float = _data(0.02, "share of the training images whose nuisance is that of another class", **_share,
         open="high")
     noise: float = _data(0.0, "share of the training labels to replace by others", **_share, open="high")

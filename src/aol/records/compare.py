@@ -10,11 +10,10 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from aol._values import unlike
 from aol.records import METHOD_SETTINGS
 from aol.records.metrics import MEASURES, at_the_end, is_stream
 from aol.records.record import Run, nan_mean
-from aol.records.table import RunFrame, differing_settings, told_apart
+from aol.records.table import RunFrame, differing_settings, told_apart, unlike
 from aol.stats import Gain, holm, paired_gain
 
 BASELINES = ("none", "plain", "baseline")  # what the baseline may be called in a loop of one's own

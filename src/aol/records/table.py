@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from aol._values import spreadsheet_text, unlike
 from aol.records.metrics import RUN_COLUMNS, run_metrics, zero_threshold_share
 from aol.records.record import DamagedRunError, Only, Run, read_run
 from aol.records.store import find_runs
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NAMED = ("id", "method", "seed")  # in every row of an epoch or a class
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
 
 class RunFrame(pd.DataFrame):
@@ -138,6 +139,11 @@ def _column(values: Any, index: pd.Index) -> pd.Series:
     return pd.Series(values, index=index, dtype=object if text else None)
 
 
+def spreadsheet_text(text: str) -> str:
+    """Return text that a spreadsheet shows and does not compute; a number stays one."""
+    return f"'{text}" if text.startswith(tuple("=+-@\t\r\n＝＋－＠")) and not _NUMBER.fullmatch(text) else text
+
+
 def as_csv(frame: pd.DataFrame, **options: Any) -> str:
     """Return CSV: any text, ids and heads too, is quoted, and shown by spreadsheets, which would compute `=1+2`.
 
@@ -179,3 +185,19 @@ def differing_settings(runs: Sequence[Run], but: Collection[str] = ()) -> list[s
         if distinct(rest) == distinct(chosen):
             chosen = rest
     return chosen
+
+
+def unlike(names: Iterable[str], form: str = " ({})") -> list[str]:
+    """Return unique names: the second of one name gets a number.
+
+    >>> unlike(["cat", "dog", "cat"]), unlike(["a", "a", "a-2"], "-{}")
+    (['cat', 'dog', 'cat (2)'], ['a', 'a-2', 'a-2-2'])
+    """
+    unique: dict[str, int] = {}  # the last number given to each name
+    for name in names:
+        chosen = name
+        while chosen in unique:
+            unique[name] += 1
+            chosen = name + form.format(unique[name])
+        unique[chosen] = 1
+    return list(unique)

@@ -12,8 +12,7 @@ import pandas as pd
 
 from aol import _check
 from aol._files import write_atomically
-from aol._values import unlike
-from aol.records.table import as_csv
+from aol.records.table import as_csv, unlike
 from aol.report.run_data import RunData, load
 from aol.report.samples import Samples
 

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aol._values import unlike
 from aol._version import __version__
 from aol.records.compare import Methods, methods_of, worst_classes
 from aol.records.metrics import MEASURES, at_the_end, is_stream
 from aol.records.previews import png
 from aol.records.record import Json, Run, numbers
 from aol.records.samples import Shorts
-from aol.records.table import frame_of
+from aol.records.table import frame_of, unlike
 from aol.report.advice import advise
 from aol.report.run_data import RunData, last_known, trend
 from aol.report.samples import AnswersOnTest, Samples, choose, confusion_matrix, doubtful_first, oldest_first

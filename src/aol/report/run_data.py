@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from aol._values import unlike
 from aol.records.metrics import TABLES
 from aol.records.record import DamagedRunError, Floats, Matrix, Run, read_run
 from aol.records.store import find_runs
-from aol.records.table import told_apart
+from aol.records.table import told_apart, unlike
 from aol.report.samples import AnswersOnTest, Samples, answers_on_test, samples_of
 
 

@@ -13,11 +13,10 @@ import numpy as np
 
 from aol import metrics
 from aol._files import write_atomically
-from aol._values import unlike
 from aol.records.compare import by_method
 from aol.records.metrics import time_unit
 from aol.records.record import Floats, Ints, Run
-from aol.records.table import RunFrame
+from aol.records.table import RunFrame, unlike
 from aol.report.figures import style
 
 if TYPE_CHECKING:
