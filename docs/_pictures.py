@@ -510,7 +510,7 @@ FRAMEWORKS: dict[str, Callable[[], Figure]] = {
 def main(names: Sequence[str]) -> None:
     """Draw the named pictures, or all that need no framework."""
     for name in names or PLAIN:
-        save(name, style.styled((PLAIN | FRAMEWORKS)[name])())
+        save(name, style.styled()((PLAIN | FRAMEWORKS)[name])())
 
 
 if __name__ == "__main__":

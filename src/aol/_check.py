@@ -75,7 +75,7 @@ def truths(name: str, value: object, *, device: torch.device | None = None) -> t
         return moved(given, device), None
     neither = ((given.to(torch.int64) < 0) | (given.to(torch.int64) > 1)).any()
     if readable(given) and bool(neither):
-        raise ValueError(f"{name} must be true or false for each item; a number must be 0 or 1.")
+        raise ValueError(f"{name} must be true or false for every item; a number must be 0 or 1.")
     return moved(given, device).to(torch.bool), None if readable(given) else moved(neither, device)
 
 
@@ -151,9 +151,6 @@ def labels(value: object, num_classes: int | None) -> tuple[Tensor, int]:
         place = int((label.to(torch.int64) == wrong).nonzero()[0])
         raise ValueError(f"labels must lie in 0 to num_classes - 1 ({size - 1}), not {wrong} (sample {place}).")
     return label, high + 1 if num_classes is None else size
-
-
-# State dicts
 
 
 def fingerprint(value: Tensor) -> str:

@@ -1,4 +1,4 @@
-"""Communication of processes: sums and gathered tensors. Integers stay integers.
+"""Communication of processes: sums and largest values. Integers stay integers.
 
 Without an initialised `torch.distributed`, or with one process, all functions return their input.
 """
@@ -29,7 +29,7 @@ def _sendable(value: Tensor) -> Tensor:
 
 
 def total(value: Tensor, *, largest: bool = False) -> Tensor:
-    """Return the sum over all processes, or the largest number of all in each place, on every process."""
+    """Return the sum over all processes, or the largest value, place by place, on every process."""
     if world()[1] == 1:
         return value
     moved = _sendable(value)
@@ -37,20 +37,12 @@ def total(value: Tensor, *, largest: bool = False) -> Tensor:
     return moved.to(value.device)
 
 
-def gather(value: Tensor) -> list[Tensor]:
-    """Return the tensors of all processes, in rank order; all must have the same shape."""
-    if world()[1] == 1:
-        return [value]
-    moved = _sendable(value)
-    received = [torch.empty_like(moved) for _ in range(world()[1])]
-    dist.all_gather(received, moved)
-    return [part.to(value.device) for part in received]
-
-
 def agree(what: str, epoch: int, settings: dict[str, object], device: torch.device) -> None:
     """Raise ValueError on all processes unless all have the same settings and epoch."""
-    mark = int.from_bytes(hashlib.sha256(repr(settings).encode()).digest()[:7], "big")
-    marks, epochs = torch.stack(gather(torch.tensor([mark, epoch], device=device))).T.tolist()
+    (rank, size), digest = world(), hashlib.sha256(repr(settings).encode()).digest()
+    by_rank = torch.zeros((2, size), dtype=torch.int64, device=device)
+    by_rank[:, rank] = torch.tensor([int.from_bytes(digest[:7], "big"), epoch], device=device)
+    marks, epochs = total(by_rank).tolist()
     if len(set(marks)) > 1:
         raise ValueError(
             f"Processes disagree: all must have {what} with the same settings and labels. This process: {settings}."

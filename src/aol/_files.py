@@ -25,17 +25,13 @@ class UnusableFolderError(ValueError):
     """A path that cannot be made or written to."""
 
 
-class NotRegularError(OSError):
-    """A device, a pipe or anything else that may never end, or a file that is too large, in the place of a file."""
-
-
 def read_regular(path: Path, most: int) -> bytes:
-    """Return the content of a regular file of at most so many bytes; `NotRegularError` if it is not one."""
+    """Return the content of a regular file of at most so many bytes; OSError for a pipe, which may never end."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise NotRegularError(errno.EINVAL, "it is not a regular file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
     if status.st_size > most:
-        raise NotRegularError(errno.EFBIG, f"it has {status.st_size:,} bytes; the largest allowed is {most:,}")
+        raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes; the largest allowed is {most:,}")
     return path.read_bytes()
 
 
@@ -68,7 +64,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def write_if_changed(path: Path, content: bytes) -> None:
     """Write a small file unless it already has this content."""
-    with contextlib.suppress(FileNotFoundError, NotRegularError):
+    with contextlib.suppress(OSError):  # there is none, or no file
         if read_regular(path, len(content)) == content:
             return
     write_atomically(path, content)

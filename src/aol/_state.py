@@ -71,7 +71,7 @@ class State(KeepsTypes):
         return right.reshape(inside.shape), inside if neither is None else inside & ~neither
 
     def _often(self, times: object, inside: Tensor) -> tuple[Tensor, Tensor]:
-        """Return how often each of what is inside counts, `int64 [R, B]`, and what is left inside."""
+        """Return how often what is inside counts, `int64 [R, B]`, and what is left inside."""
         if times is None:
             return inside.to(torch.int64), inside
         often, known = self._places("times", times, 1 << 31, "a count")

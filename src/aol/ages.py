@@ -1,4 +1,4 @@
-"""Ages of samples that come back: how long each has been wrong, smoothed; and the equations as functions of tensors."""
+"""Ages of samples that come back: how long they have been wrong, smoothed; and the equations as functions."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def marks_of_all(marks: Tensor) -> Tensor:
 
 
 class SampleAges(State):
-    r"""For how many epochs each sample has been wrong, smoothed, and the resulting weights.
+    r"""For how many epochs samples have been wrong, smoothed, and the resulting weights.
 
     Call `observe` with the correctness of predictions, any number of times per epoch, then `advance` once at its end.
 
@@ -112,7 +112,7 @@ class SampleAges(State):
         w_i = \frac{\bar a_i}{\frac{1}{N} \sum_j \bar a_j}
 
     Args:
-        labels: the class of each of the N samples, 0 to C - 1.
+        labels: the classes of the N samples, 0 to C - 1.
         num_classes: C; by default one more than the largest label.
         rho: smoothing rate of ages, in [0, 1]. `rho = 0` means uniform weights. A vector of R numbers gives every state
             and weight a leading run axis, and `observe` then takes `correct [R, B]`.
@@ -171,11 +171,11 @@ class SampleAges(State):
 
     @property
     def labels(self) -> Tensor:
-        """The class of each sample, `int64 [N]`."""
+        """The classes of the samples, `int64 [N]`."""
         return self._labels.to(torch.int64)
 
     def label(self, index: _check.Integers) -> Tensor:
-        """Return the class of each of these samples, `int64 [B]` or `[R, B]`; IndexError for one outside the set."""
+        """Return the classes of these samples, `int64 [B]` or `[R, B]`; IndexError for one outside the set."""
         where = _check.integers("index", index)
         _check.within("index", where, self.num_samples, "samples of these ages")
         return self._labels[_check.moved(where, self.device)].to(torch.int64)
@@ -192,13 +192,13 @@ class SampleAges(State):
 
     @property
     def mean_age(self) -> Tensor:
-        """The mean age of each class's seen samples, not smoothed, `float32 [C]`; NaN for a class without one."""
+        """The mean age of the seen samples by class, not smoothed, `float32 [C]`; NaN for a class without one."""
         age = self._age.to(torch.float64).where(~self._ema.isnan(), torch.nan)
         return self._out(class_mean(age, self.labels, self.num_classes).to(torch.float32))
 
     @property
     def class_age(self) -> Tensor:
-        """The mean smoothed age of each class's seen samples, `float32 [C]`; NaN for a class without one."""
+        """The mean smoothed age of the seen samples by class, `float32 [C]`; NaN for a class without one."""
         return self._out(self._class_age().to(torch.float32))
 
     @property
@@ -253,10 +253,15 @@ class SampleAges(State):
         1           0    1           NaN  0.666667
         2           1    2           2.0  1.333333
         """
-        return self._rows(self._frame())
+        pandas: Any = need("pandas", "a DataFrame")
+        rows = pandas.MultiIndex.from_product(map(range, self._age.shape), names=["run", "sample"])
+        columns = {"label": self.labels, "age": self._age, "smoothed_age": self._ema, "weight": self.weights}
+        arrays = {name: value.expand_as(self._age).flatten().cpu().numpy() for name, value in columns.items()}
+        frame: pd.DataFrame = pandas.DataFrame(arrays, index=rows)
+        return frame.droplevel("run") if self._single else frame
 
     def oldest(self, k: int) -> pd.DataFrame:
-        """Return the k samples that are wrong for longest, oldest first, as rows of `to_frame`; k of each run.
+        """Return the k samples that are wrong for longest, oldest first, as rows of `to_frame`; k per run.
 
         Ties are broken by the smoothed age, then by position. Samples that were right when last seen are left out.
 
@@ -267,19 +272,11 @@ class SampleAges(State):
         >>> ages.oldest(2)["age"].to_dict()
         {0: 3, 2: 2}
         """
-        frame, wanted = self._frame(), _check.whole("k", k, 0)
-        order = frame[frame["age"] > 1].sort_values(["run", "age", "smoothed_age"], ascending=[True, False, False])
-        return self._rows(order.groupby("run").head(wanted))
-
-    def _frame(self) -> pd.DataFrame:
-        pandas: Any = need("pandas", "a DataFrame")
-        rows = pandas.MultiIndex.from_product(map(range, self._age.shape), names=["run", "sample"])
-        columns = {"label": self.labels, "age": self._age, "smoothed_age": self._ema, "weight": self.weights}
-        arrays = {name: value.expand_as(self._age).flatten().cpu().numpy() for name, value in columns.items()}
-        return pandas.DataFrame(arrays, index=rows)  # type: ignore[no-any-return]
-
-    def _rows(self, frame: pd.DataFrame) -> pd.DataFrame:
-        return frame.droplevel("run") if self._single else frame
+        frame, wanted = self.to_frame(), _check.whole("k", k, 0)
+        run: list[Any] = frame.index.names[:-1]  # with a run axis
+        keys, order = [*run, "age", "smoothed_age"], [True] * len(run) + [False, False]
+        oldest = frame[frame["age"] > 1].sort_values(keys, ascending=order)
+        return oldest.groupby(run).head(wanted) if run else oldest.head(wanted)
 
     def observe(self, index: _check.Integers, correct: _check.Truths, label: _check.Integers | None = None) -> None:
         """Record which of these samples were predicted right; for a repeated index the last value counts.

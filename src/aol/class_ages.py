@@ -35,8 +35,8 @@ class ClassCounts(State):
     def observe(self, label: _check.Integers, correct: _check.Truths, *, times: _check.Integers | None = None) -> None:
         """Count predictions until `advance`.
 
-        `label` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis; `times`, like `label`, gives a
-        count for each prediction. Values outside their range raise an error; on a CUDA device, `advance` raises it.
+        `label` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis; `times`, like `label`, gives
+        counts of predictions. Values outside their range raise an error; on a CUDA device, `advance` raises it.
         """
         where, inside = self._places("label", label, self.num_classes, "classes, by num_classes")
         right, inside = self._truths(correct, inside, "label")
@@ -59,7 +59,7 @@ class ClassCounts(State):
         return self._out(self._class_weight())
 
     def weight(self, label: _check.Integers) -> Tensor:
-        """Return the class weight of each label, `float32 [B]` or `[R, B]`; on a CUDA device NaN for one outside."""
+        """Return the class weights of labels, `float32 [B]` or `[R, B]`; on a CUDA device NaN for one outside."""
         where, inside = self._places("label", label, self.num_classes, "classes, by num_classes")
         return self._out(self._class_weight().gather(1, where).masked_fill(~inside, torch.nan))
 
@@ -71,7 +71,7 @@ class ClassCounts(State):
 
 
 class ClassAges(ClassCounts):
-    r"""For how many steps the accuracy of each class has been below a threshold, smoothed, and the resulting weights.
+    r"""For how many steps the accuracies of classes have been below a threshold, smoothed, and the resulting weights.
 
     Call `observe` with predictions on the memory or on the samples of the step, then `advance` once per step.
 
@@ -89,7 +89,7 @@ class ClassAges(ClassCounts):
             run axis, also a list of these, one per run.
         device: of the state.
 
-    A `torch.nn.Module` without parameters. Under `torch.distributed` each process observes its share, and `advance`
+    A `torch.nn.Module` without parameters. Under `torch.distributed` every process observes its share, and `advance`
     (collective) adds the counts.
 
     >>> ages = ClassAges(3, rho=0.5)
@@ -119,7 +119,7 @@ class ClassAges(ClassCounts):
         several = isinstance(threshold, list | tuple) and not self._single
         rules: Sequence[Any] = threshold if several else [threshold] * runs  # type: ignore[assignment]
         if len(rules) != runs:
-            raise ValueError(f"threshold must be one rule, or one for each of the {runs} runs, not {len(rules)} rules.")
+            raise ValueError(f"threshold must be one rule, or {runs}, one per run, not {len(rules)} rules.")
         self._rules = [_checked_rule(rule) for rule in rules]
         self._add("_age", shape, 1, torch.int32)
         self._add("_ema", shape, 1, torch.float32)
@@ -138,7 +138,7 @@ class ClassAges(ClassCounts):
 
     @property
     def accuracy(self) -> Tensor:
-        """The last accuracy of each class, `float64 [C]`; NaN if never observed."""
+        """The last accuracies of the classes, `float64 [C]`; NaN if never observed."""
         return self._out(self._last_accuracy.clone())
 
     @property
@@ -149,7 +149,7 @@ class ClassAges(ClassCounts):
     def advance(self, *, sync: bool = True) -> None:
         """End the step: update the ages. Collective under `torch.distributed`, unless `sync=False`."""
         accuracy = self._accuracy(sync)
-        rows = zip(self._rules, accuracy.cpu(), accuracy, strict=True)  # a GPU waits once, not for each run
+        rows = zip(self._rules, accuracy.cpu(), accuracy, strict=True)  # a GPU waits once, not once per run
         taus = [_tau(rule, own[~own.isnan()], row) for rule, own, row in rows]
         tau = torch.tensor(taus, dtype=torch.float64, device=self.device)  # first: the user's function may fail
         observed = ~accuracy.isnan()

@@ -49,9 +49,6 @@ class UsageError(ValueError):
     """Wrong words on the command line; the message names them."""
 
 
-# Parser
-
-
 class _Formatter(argparse.HelpFormatter):
     """Help with the default behind each flag's text."""
 
@@ -220,9 +217,6 @@ def path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("must name a file or folder, not ''")
     return Path(text)
-
-
-# Output
 
 
 def tell(args: argparse.Namespace, result: object, lines: Iterable[str]) -> None:

@@ -72,21 +72,21 @@ def count_offsets(counts: Tensor, tau: float | Tensor = 1.0) -> Tensor:
 def margin_sums(logits: Tensor, target: Tensor, seen: Tensor, *, ignore_index: int = -100) -> Tensor:
     """Return what `margin_step` needs of a batch, `float32 [3, C]`; batches between two steps add up.
 
-    The labels of each class; the probability that they miss; and the probability that samples of other classes give to
-    the class, each sample divided by `seen [C]`, the labels of its own class so far.
+    By class: its labels; the probability that they miss; and the probability that samples of other classes give to it,
+    divided by `seen [C]`, the labels of their own class so far.
     """
     share = _rows(logits.detach()).float().softmax(1)
-    each = seen.clamp(min=1.0).reciprocal()
+    unit = seen.clamp(min=1.0).reciprocal()
     if target.is_floating_point():
         soft = _rows(target.detach()).float()
-        number, own, weight = soft.sum(0), (soft * share).sum(0), (soft * each).sum(1)
+        number, own, weight = soft.sum(0), (soft * share).sum(0), (soft * unit).sum(1)
     else:
         label, kept = _labels(target, ignore_index)
         values = torch.stack((kept, kept * share.gather(1, label[:, None]).squeeze(1)))
         number, own = _by_class(values, label, share.shape[1])
-        weight = kept * each[label]
+        weight = kept * unit[label]
     # No matrix product, which autocast would round.
-    sums = torch.stack((number, number - own, (weight[:, None] * share).sum(0) - each * own))
+    sums = torch.stack((number, number - own, (weight[:, None] * share).sum(0) - unit * own))
     return torch.where(sums.isfinite().all(0).all(), sums, 0.0)  # an overflow, whose step a scaler of gradients skips
 
 
@@ -120,7 +120,7 @@ def class_age_step(
         \end{cases} \qquad \bar a_c \leftarrow (1 - \rho)\, \bar a_c + \rho\, a_c
 
     `age` starts as one, `ema` as NaN. `accuracy`, r, is NaN where a class was not observed. τ is the "median" of the
-    observed accuracies, "positive-median" (never zero), or a number, also one for each run.
+    observed accuracies, "positive-median" (never zero), or a number, also one per run.
 
     >>> class_age_step(torch.ones(3), torch.ones(3), torch.tensor([0.9, 0.5, 0.1]), rho=0.5)
     (tensor([1., 1., 2.]), tensor([1.0000, 1.0000, 1.5000]))
@@ -139,14 +139,14 @@ def _rows(value: Tensor) -> Tensor:
 
 
 def _labels(target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
-    """Return class indices `[n]`, 0 where ignored, and whether each counts, 1.0 or 0.0."""
+    """Return class indices `[n]`, 0 where ignored, and whether they count, 1.0 or 0.0."""
     label = target.reshape(-1).long()  # cross-entropy takes bytes, too, which as an index would be a mask
     kept = label != ignore_index
     return torch.where(kept, label, 0), kept.float()
 
 
 def _by_class(values: Tensor, label: Tensor, num_classes: int) -> Tensor:
-    """Return sums of values `[..., n]` over the labels of each class, `[..., C]`."""
+    """Return sums of values `[..., n]` by class, `[..., C]`."""
     # One kernel with all that follows, where a scatter takes two; for very many classes it would be the slower way.
     if torch.compiler.is_compiling() and values.is_cuda and num_classes <= 4096:
         own = torch.arange(num_classes, device=label.device)[:, None] == label
@@ -299,7 +299,7 @@ class LogitAdjustedLoss(_Adjusted):
 
     Args:
         num_classes: C.
-        counts: n, the samples of each class, if known. By default labels are counted as they come, the batch included.
+        counts: n, the samples by class, if known. By default labels are counted as they come, the batch included.
         tau: τ. More than 1 is for image networks in long trainings only.
         memory: n is an average over about so many labels, of all processes, for a stream whose head moves: a
             twentieth of the labels between two moves, or fewer. By default nothing is forgotten.
@@ -457,7 +457,7 @@ class AgeWeightedLoss(_Criterion):
 
     @property
     def class_weight(self) -> Tensor:
-        """The weight of each class, `float32 [C]`, with mean one."""
+        """The weights of the classes, `float32 [C]`, with mean one."""
         if self.ages is not None:
             return self.ages.class_weight
         ema = self.ema.nan_to_num(1.0)
@@ -495,7 +495,7 @@ class AgeWeightedLoss(_Criterion):
         return weight if target.is_floating_point() else weight * (target.long() != self.ignore_index)
 
     def _observe(self, logits: Tensor, target: Tensor) -> None:
-        """Count right answers of each class; once `every` labels have come, classes grow older, or young again."""
+        """Count right answers by class; once `every` labels have come, classes grow older, or young again."""
         label, kept = _labels(_rows(target).argmax(1) if target.is_floating_point() else target, self.ignore_index)
         values = torch.stack((kept, kept * (_rows(logits).argmax(1) == label)))
         counts = self.counts + _of_all_processes(_by_class(values, label, self.num_classes))

@@ -9,7 +9,7 @@ from aol import _check, _seeds
 
 
 def long_tail_counts(largest: int, num_classes: int, imbalance: float) -> Tensor:
-    r"""Return the number of samples of each class, `int64 [C]`, in descending order.
+    r"""Return the numbers of samples of the classes, `int64 [C]`, in descending order.
 
     .. math:: n_r = \max\!\big(1, \lfloor n_{\max}\, \mu^{-r / (C - 1)} \rfloor\big)
 
@@ -54,7 +54,7 @@ def long_tail(labels: _check.Integers, imbalance: float, *, seed: int = 0) -> Te
 
 
 def keep_per_class(labels: Tensor, counts: Tensor, generator: torch.Generator) -> Tensor:
-    """Return `counts[c]` random samples of each class c without replacement, as indices in ascending order."""
+    """Return `counts[c]` random samples of every class c without replacement, as indices in ascending order."""
     shuffled = torch.randperm(labels.numel(), generator=generator, device=labels.device)
     by_class = shuffled[labels[shuffled].argsort(stable=True)]
     label = labels[by_class]

@@ -15,7 +15,7 @@ ROUNDING = 0.02  # of soft targets in bfloat16, and of their sum
 
 
 def softmax_loss(logits: Tensor, target: Tensor, *, offset: Tensor | None = None) -> Tensor:
-    r"""Return the softmax cross-entropy of each sample, `[B]` or `[R, B]`.
+    r"""Return the softmax cross-entropy by sample, `[B]` or `[R, B]`.
 
     .. math:: \ell = -\sum_k y_k \log \frac{\exp z_k}{\sum_j \exp z_j}
 
@@ -36,7 +36,7 @@ def softmax_loss(logits: Tensor, target: Tensor, *, offset: Tensor | None = None
 
 
 def sigmoid_loss(logits: Tensor, target: Tensor, *, offset: Tensor | None = None) -> Tensor:
-    r"""Return the one-versus-all sigmoid cross-entropy of each sample, summed over classes, `[B]` or `[R, B]`.
+    r"""Return the one-versus-all sigmoid cross-entropy by sample, summed over classes, `[B]` or `[R, B]`.
 
     .. math:: \ell = -\sum_k \big[ y_k \log \sigma(z_k) + (1 - y_k) \log(1 - \sigma(z_k)) \big]
 
@@ -49,7 +49,7 @@ def sigmoid_loss(logits: Tensor, target: Tensor, *, offset: Tensor | None = None
 
 
 def focal_loss(logits: Tensor, target: Tensor, gamma: float = 1.0, *, offset: Tensor | None = None) -> Tensor:
-    r"""Return the sigmoid focal loss of each sample, summed over classes, `[B]` or `[R, B]`.
+    r"""Return the sigmoid focal loss by sample, summed over classes, `[B]` or `[R, B]`.
 
     .. math:: \ell = -\sum_k \big[ y_k\, (1 - p_k)^\gamma \log p_k + (1 - y_k)\, p_k^\gamma \log(1 - p_k) \big],
         \qquad p = \sigma(z)
@@ -138,7 +138,7 @@ def loss_total(weights: Tensor | Iterable[Tensor], *, divide_by: str = "weight")
 
 
 def sigmoid_bias(num_classes: int) -> float:
-    """Return the initial bias of a sigmoid or focal classifier, -log(C - 1): each class has odds 1 : C - 1.
+    """Return the initial bias of a sigmoid or focal classifier, -log(C - 1): a class has odds 1 : C - 1.
 
     >>> round(sigmoid_bias(10), 4)
     -2.1972

@@ -44,7 +44,7 @@ class Margins(State):
 
     Args:
         num_classes: C, by default that of `labels`. Errors are counted by pairs of classes, 32 C² bytes per run.
-        labels: the class of each sample, where samples come back every epoch: `observe` then takes their indices.
+        labels: the classes of the samples, where these come back every epoch: `observe` then takes their indices.
         signal: what of an answer counts. "probability": the probability of wrong classes. "error": one for a wrong
             answer, p is 0 or 1. "age": the same times how often in a row the sample was wrong or, without `labels`,
             how many steps in a row its class was taken for the answer.
@@ -90,7 +90,7 @@ class Margins(State):
         runs = max(rate.numel() for rate in (speed, smooth, strength))
         vectors = [rate for rate in (speed, smooth, strength) if rate.dim()]
         if any(len(rate) != runs for rate in vectors):
-            raise ValueError(f"gain, rho and tau must be one number each, or one for each of {runs} runs.")
+            raise ValueError(f"gain, rho and tau must be one number, or {runs}, one per run.")
         super().__init__(smooth.expand(runs), device, torch.float64, single=not vectors)
         size = self.num_classes = _check.whole("num_classes", num_classes, 1, _MOST_CLASSES)
         self.signal, self._strong = _check.choice("signal", signal, SIGNALS), bool((strength != 1).any())
@@ -125,7 +125,7 @@ class Margins(State):
 
     @property
     def labels(self) -> Tensor | None:
-        """The class of each sample, `int64 [N]`; None if `observe` takes labels."""
+        """The classes of the samples, `int64 [N]`; None if `observe` takes labels."""
         return None if self._labels is None else self._labels.to(torch.int64)
 
     @property
@@ -135,12 +135,12 @@ class Margins(State):
 
     @property
     def missed(self) -> Tensor:
-        """The smoothed mean strength of errors on samples of each class, `float64 [C]`; NaN if never observed."""
+        """The smoothed mean strength of errors on samples by class, `float64 [C]`; NaN if never observed."""
         return self._out(self._missed.clone())
 
     @property
     def claimed(self) -> Tensor:
-        """The smoothed strength of errors that name each class, `float64 [C]`; classes count equally."""
+        """The smoothed strength of errors by the class that they name, `float64 [C]`; classes count equally."""
         return self._out(self._claimed()[0])
 
     def adjust(self, logits: Tensor) -> Tensor:
@@ -151,9 +151,9 @@ class Margins(State):
         """Count answers until `advance`.
 
         `label` is `[B]` or `[R, B]`: the classes of samples or, if the margins were made with `labels`, their indices.
-        `answer` is the probability of each class, `[B, C]`, or `[R, B, C]` with a run axis; a sample with NaN does not
+        `answer` holds the probabilities of the classes, `[B, C]`, or `[R, B, C]` with a run axis; one with NaN does not
         count. Or it is the predicted class, `[B]` or `[R, B]`, which then has the probability one. `times`, like
-        `label`, gives a count for each. Wrong values raise an error; on a CUDA device, `advance` raises it.
+        `label`, gives counts. Wrong values raise an error; on a CUDA device, `advance` raises it.
         """
         size, own = self.num_classes, self._labels
         keys, what = (size, "classes") if own is None else (own.numel(), "samples of these margins")
@@ -257,7 +257,7 @@ class Margins(State):
         # What classes that were not observed now claim is what they claimed before: a step without the rare classes,
         # whose errors go to the frequent ones, would look as if these were claimed less.
         claims = torch.where(seen[..., None], now[0], self._claims[0] * self._present()[..., None]).sum(1)
-        # As if each class had one more error of mean strength and one more right answer: a variance of zero would be
+        # As if every class had one more error of mean strength and one more right answer: a variance of zero would be
         # too sure (Agresti and Coull).
         usual = (second.sum(1, keepdim=True) / first.sum(1, keepdim=True)).nan_to_num(0.0)
         more = count + 2

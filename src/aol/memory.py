@@ -32,7 +32,7 @@ class Memory(ABC):
         """Add the indices of one step."""
 
     def counts(self, num_samples: int) -> Tensor:
-        """Return how often each of N samples is stored, `int64 [N]`."""
+        """Return how often the N samples are stored, `int64 [N]`."""
         size = _check.whole("num_samples", num_samples, 1)
         indices = self.indices
         _check.within("indices", indices, size, f"num_samples={size}")
@@ -52,7 +52,7 @@ class Memory(ABC):
 
 
 class KeepAll(Memory):
-    """Counts every index, repeats included: 8 bytes for each number up to the largest.
+    """Counts every index, repeats included: 8 bytes for every number up to the largest.
 
     >>> memory = KeepAll()
     >>> for indices in ([3, 1], [3]):
@@ -70,7 +70,7 @@ class KeepAll(Memory):
         return torch.arange(self._items.numel(), device="cpu").repeat_interleave(self._items)
 
     def counts(self, num_samples: int) -> Tensor:
-        """Return how often each of N samples is stored, `int64 [N]`."""
+        """Return how often the N samples are stored, `int64 [N]`."""
         missing = _check.whole("num_samples", num_samples, 1) - self._items.numel()
         if missing < 0:
             raise IndexError(f"num_samples must be above every index, {self._items.numel() - 1}, not {num_samples}.")

@@ -16,9 +16,6 @@ NAMES = (
 )  # fmt: skip
 
 
-# From accuracies
-
-
 def balanced_accuracy(accuracy: _check.Numbers) -> Tensor:
     """Return the mean accuracy of the classes, `float64 [...]`.
 
@@ -95,9 +92,6 @@ def kappa_of_counts(right: Tensor, samples: Tensor, answered: Tensor) -> Tensor:
     return (agreed - chance) / (1.0 - chance)
 
 
-# Head, middle and tail
-
-
 def has_tail(counts: _check.Numbers) -> bool:
     """Return whether classes have a head and a tail: the largest is at least half as large again as the smallest.
 
@@ -109,7 +103,7 @@ def has_tail(counts: _check.Numbers) -> bool:
 
 
 def thirds(counts: _check.Numbers) -> Tensor:
-    r"""Return the third of each class by its number of training samples, `int64 [C]`: 0 head, 1 middle, 2 tail.
+    r"""Return the thirds of classes by numbers of training samples, `int64 [C]`: 0 head, 1 middle, 2 tail.
 
     .. math:: \Big\lfloor \frac{3\,(r_c + s_c)}{2\,C} \Big\rfloor
 
@@ -145,7 +139,7 @@ def head_middle_tail(accuracy: _check.Numbers, counts: _check.Numbers) -> Tensor
 def class_metrics(
     accuracy: _check.Numbers, *, precision: _check.Numbers | None = None, counts: _check.Numbers | None = None
 ) -> dict[str, Tensor]:
-    """Return the metrics of `NAMES` by name, `float64 [...]` each: those that precision and counts allow.
+    """Return the metrics of `NAMES` by name, `float64 [...]`: those that precision and counts allow.
 
     >>> {name: round(value.item(), 2) for name, value in class_metrics([0.9, 0.5, 0.25]).items()}
     {'balanced_accuracy': 0.55, 'worst_class': 0.25, 'worst_tenth': 0.25}
@@ -159,13 +153,10 @@ def class_metrics(
     return metrics
 
 
-# Checks and sums
-
-
 def _accuracies(name: str, value: _check.Numbers) -> Tensor:
     known = _check.real(name, value).to(torch.float64)
     if known.dim() == 0 or known.shape[-1] == 0:
-        raise ValueError(f"{name} must hold a number for each class in its last dimension, not {_check.shown(value)}.")
+        raise ValueError(f"{name} must hold a number for every class in its last dimension, not {_check.shown(value)}.")
     wrong = (known < 0.0) | (known > 1.0)
     if bool(wrong.any()):
         raise ValueError(f"{name} must be fractions from 0 to 1, or NaN, not {known[wrong][0].item():g}.")
@@ -175,5 +166,5 @@ def _accuracies(name: str, value: _check.Numbers) -> Tensor:
 def _counts(value: _check.Numbers) -> Tensor:
     counts = _check.counts(value)
     if counts.dim() != 1:
-        raise ValueError(f"counts must be a vector with a number for each class, not {_check.shown(value)}.")
+        raise ValueError(f"counts must be a vector with a number for every class, not {_check.shown(value)}.")
     return counts

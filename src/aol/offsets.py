@@ -19,7 +19,7 @@ def logit_offsets(counts: _check.Integers, tau: _check.Rate = 1.0) -> Tensor:
     .. math:: o_c = \tau\,(\log n_c - \tfrac{1}{C} \sum_k \log n_k)
 
     Args:
-        counts: number of samples of each class, `[C]` or `[R, C]`. A class without samples counts as seen once.
+        counts: numbers of samples by class, `[C]` or `[R, C]`. A class without samples counts as seen once.
         tau: strength, 0 or more; 1 is the balanced softmax; a vector of R numbers gives `[R, C]`.
 
     >>> logit_offsets([1000, 10])

@@ -48,10 +48,10 @@ def add_readings(sums: Tensor, logits: Tensor, label: Tensor, times: Tensor | No
 
 
 def means(sums: Tensor) -> dict[str, Tensor]:
-    """Return the means by class, `[R, C]` each, of sums `[5, R, C]`; NaN for a class without a sample."""
+    """Return the means by class, `[R, C]`, of sums `[5, R, C]`; NaN for a class without a sample."""
     return {name: value / sums[0] for name, value in zip(READINGS, sums[1:-1], strict=True)}
 
 
 def precision(sums: Tensor) -> Tensor:
-    """Return how often the answer of each class was right, `[R, C]`; NaN for a class that was never answered."""
+    """Return how often answers were right, by class, `[R, C]`; NaN for a class that was never answered."""
     return sums[1] / sums[-1]

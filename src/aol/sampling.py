@@ -73,13 +73,13 @@ class EpochSampler(Sampler[int], ABC):
     Args:
         num_samples: the length of an epoch, over all processes.
         seed: the order depends on the seed and the epoch.
-        even: True gives every process equally many samples, as DDP needs, by repeating the first ones; False gives each
-            sample once, as an exact evaluation needs.
+        even: True gives every process equally many samples, as DDP needs, by repeating the first ones; False repeats
+            none, as an exact evaluation needs.
         rank, world_size: this process and the number of processes; by default from `torch.distributed`.
 
     Process r of W takes the positions r, r + W, r + 2W, ...: W batches of size B equal one batch of size W × B.
 
-    The epoch increases after each complete pass; `set_epoch` sets it. A pass that is stopped starts over, unless its
+    The epoch increases after every complete pass; `set_epoch` sets it. A pass that is stopped starts over, unless its
     `state_dict` is loaded: then the next pass continues after the last sample, on any number of processes. With workers
     that prefetch, use torchdata's `StatefulDataLoader`.
     """
@@ -179,8 +179,7 @@ class WeightedSampler(EpochSampler):
     .. math:: P(i) = w_i / \sum_j w_j
 
     Args:
-        weights: the weight of each sample, `[N]`, zero or more; or a function that returns them, which is called at the
-            start of each epoch.
+        weights: of the samples, `[N]`, zero or more; or a function that returns them, called at the start of an epoch.
         num_samples: draws per epoch, over all processes; by default N.
         seed, even, rank, world_size: see `EpochSampler`.
 
@@ -213,7 +212,7 @@ class WeightedSampler(EpochSampler):
 
 
 class AgeSampler(WeightedSampler):
-    """A `WeightedSampler` that reads the weights of ages at the start of each epoch.
+    """A `WeightedSampler` that reads the weights of ages at the start of every epoch.
 
     Args:
         ages: `SampleAges` (weights by its `level`), or a function that returns weights `[N]`.

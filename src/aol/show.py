@@ -55,9 +55,6 @@ def _show(args: argparse.Namespace) -> int:
     return 1 if damaged else 0
 
 
-# For programs
-
-
 def print_json(frame: RunFrame) -> None:
     """Print one JSON object: every run with its settings and results."""
     runs = [_as_json(run, row) for run, (_, row) in zip(frame.runs.values(), frame.iterrows(), strict=True)]
@@ -91,9 +88,6 @@ def _as_json(run: Run, row: pd.Series) -> dict[str, Json]:
     if is_stream(run):
         result["zero_threshold"] = numbers([row["zero_threshold"]])[0]
     return result
-
-
-# For people
 
 
 def print_runs(frame: RunFrame, folders: Sequence[Path], *, asked: int) -> None:
@@ -174,9 +168,6 @@ def _class_cell(row: Any) -> str:
     about += [] if math.isnan(row.age) else [f"age {row.age:.1f}"]
     right = "" if math.isnan(row.accuracy) else f": {_percent(row.accuracy, '.1f')} %"
     return f"{row.name}{right} ({', '.join(about)})"
-
-
-# The page
 
 
 @command(

@@ -76,8 +76,8 @@ class LimitedAccess(Stream):
     """Each step shows a uniform random part of the set, without replacement.
 
     Args:
-        labels: the class of each sample.
-        fraction: the part that each step shows, in (0, 1]; `round(N * fraction)` samples, at least one.
+        labels: the classes of the samples.
+        fraction: the part that a step shows, in (0, 1]; `round(N * fraction)` samples, at least one.
         steps: number of steps.
         seed: of the samples.
 
@@ -99,7 +99,7 @@ class LimitedAccess(Stream):
 
 
 class Arrivals(LimitedAccess):
-    """In each epoch a uniform random part of the training set arrives. For `SampleAges(absent="grow")`.
+    """In every epoch a uniform random part of the training set arrives. For `SampleAges(absent="grow")`.
 
     Arguments as in `LimitedAccess`.
 
@@ -112,7 +112,7 @@ class ShiftingTail(Stream):
     """A long tail that shifts: a new order of classes every `period` steps, a new subset every step.
 
     Args:
-        labels: the class of each sample, preferably balanced. The smallest class gives the size of the head.
+        labels: the classes of the samples, preferably balanced. The smallest class gives the size of the head.
         imbalance: size of the head over size of the tail, 1 or more.
         period: steps between two orders of the classes.
         steps: number of steps.
@@ -134,7 +134,7 @@ class ShiftingTail(Stream):
         self.imbalance = float(imbalance)
 
     def ranks(self, step: int) -> Tensor:
-        """Return the rank of each class in a step, 0 for the head, `int64 [C]`."""
+        """Return the ranks of the classes in a step, 0 for the head, `int64 [C]`."""
         turn = self._step(step) // self.period
         return self._permutation(self.num_classes, 0, turn)
 

@@ -19,7 +19,7 @@ def class_balanced_weight(counts: _check.Integers, beta: _check.Rate) -> Tensor:
     .. math:: w_c \propto \frac{1 - \beta}{1 - \beta^{n_c}}
 
     Args:
-        counts: number of samples of each class, `[C]` or `[R, C]`. A class without samples has weight one.
+        counts: numbers of samples by class, `[C]` or `[R, C]`. A class without samples has weight one.
         beta: in [0, 1); 0 gives ones, close to 1 gives inverse frequencies. A vector of R numbers gives `[R, C]`.
 
     >>> class_balanced_weight([1000, 100, 10], 0.99)
@@ -55,7 +55,7 @@ def per_run(
     """Return a setting between two bounds, `float64 []`, or as a column `[R, 1]` to go with `value [R, C]`."""
     rate = _check.rates(name, setting, low, high, open_above=open_above).to(value.device)
     if value.dim() > 1 and rate.numel() not in (1, value.shape[-2]):
-        raise ValueError(f"{name} must be one number, or one for each of {value.shape[-2]} runs, not {rate.numel()}.")
+        raise ValueError(f"{name} must be one number, or {value.shape[-2]}, one per run, not {rate.numel()}.")
     return rate[:, None] if rate.dim() else rate
 
 
@@ -86,7 +86,7 @@ def old_set_weight(peak_age: _check.Numbers, after: _check.Rate = 5, factor: _ch
     .. math:: w_i \propto \begin{cases} f & \hat a_i > T \\ 1 & \text{else} \end{cases}
 
     Args:
-        peak_age: the largest age of each sample so far, `[N]` or `[R, N]`, as in `SampleAges(..., fuse="peak").ema`. A
+        peak_age: the largest ages of the samples so far, `[N]` or `[R, N]`, as in `SampleAges(..., fuse="peak").ema`. A
             sample never seen has NaN, and the weight one.
         after: T, 1 or more; a vector of R numbers gives `[R, N]`. Ages start at one: T errors give T + 1.
         factor: f, as in `set_weight`.
@@ -111,7 +111,7 @@ def _set_weight(inside: Tensor, known: Tensor, factor: _check.Rate | None) -> Te
 
 
 class ErrorRates(ClassCounts):
-    r"""The error rate of each class, smoothed over steps, and the resulting weights.
+    r"""The error rates of classes, smoothed over steps, and the resulting weights.
 
     .. math:: \bar \epsilon_c \leftarrow (1 - \rho)\, \bar \epsilon_c + \rho\,(1 - r_c), \qquad
         w_c = \frac{\bar \epsilon_c}{\frac{1}{C} \sum_k \bar \epsilon_k}

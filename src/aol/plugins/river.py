@@ -60,20 +60,20 @@ class AgedClassifier(base.Wrapper, base.Classifier):
         self.step = _check.whole("step", step, 1)
         self.seed, self._reweigh = seed, _takes_weight(classifier)
         self._rng = random.Random(seed)
-        self._place: dict[Hashable, int] = {}  # of each class among the ages, in the order they came
+        self._place: dict[Hashable, int] = {}  # of the classes among the ages, in the order they came
         self._right: Counter[Hashable] = Counter()  # of the present step
         self._total: Counter[Hashable] = Counter()
         self._weight: dict[Hashable, float] = {}
 
     @property
     def class_age(self) -> dict[Hashable, float]:
-        """The smoothed age of each class after the last complete step."""
+        """The smoothed ages of the classes after the last complete step."""
         ages = self._ages.ema.tolist()
         return {label: ages[place] if place < len(ages) else 1.0 for label, place in self._place.items()}
 
     @property
     def class_weight(self) -> dict[Hashable, float]:
-        """The current weight of each class, with mean one over the classes of the last step."""
+        """The current weights of the classes, with mean one over those of the last step."""
         return {label: self._weight.get(label, 1.0) for label in self._place}
 
     def predict_one(self, x: Features, **kwargs: Any) -> Hashable:
@@ -115,8 +115,6 @@ class AgedClassifier(base.Wrapper, base.Classifier):
         self._weight = {label: weight[place] for label, place in self._place.items()}
         self._right.clear()
         self._total.clear()
-
-    # Conventions of River
 
     @property
     def _wrapped_model(self) -> base.Classifier:

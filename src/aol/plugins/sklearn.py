@@ -40,17 +40,17 @@ TINY = float(np.finfo(np.float32).eps)  # the least probability whose logarithm 
 
 @dataclass(frozen=True)
 class _Samples:
-    """Checked data of `fit`: N samples that can be indexed, their labels, and the index of each label in `classes`."""
+    """Checked data of `fit`: N samples that can be indexed, their labels, and the indices of these in `classes`."""
 
     X: object
     y: Labels
     classes: Labels
     code: Indices
-    given: Floats  # the user's weights: how many samples each one counts for
+    given: Floats  # the user's weights: how many samples one counts for
     params: dict[str, object]  # the user's own arguments of `fit`
 
     def class_mean(self, value: npt.NDArray[Any]) -> Floats:
-        """Return the weighted mean of the values of each class, `[C]`; NaN for a class without a weight."""
+        """Return the weighted mean of values by class, `[C]`; NaN for a class without a weight."""
         mass = np.bincount(self.code, self.given)
         total = np.bincount(self.code, self.given * value)
         return np.divide(total, mass, out=np.full(len(mass), np.nan), where=mass > 0)
@@ -184,12 +184,12 @@ class OffsetClassifier(_Wrapper):
             (`aol.fit_offsets`); needs no counts, and fits once per fold and once on all data. Or numbers, `[C]`, in the
             order of `classes_`.
         tau: strength; 0 is the estimator alone.
-        cv: folds of "error": a number, a splitter or an iterable; each sample is in one test part.
+        cv: folds of "error": a number, a splitter or an iterable; a sample is in one test part.
         n_jobs: number of folds fitted in parallel.
 
     Attributes:
         estimator_: the fitted estimator.
-        offsets_: what is subtracted from the scores of each class of `classes_`; with mean zero, except for your own.
+        offsets_: what is subtracted from the scores of `classes_`; with mean zero, except for your own.
 
     With a `sklearn.frozen.FrozenEstimator`, nothing is fitted again, and `fit` takes samples that the estimator has not
     seen (for "counts", any samples with the class frequencies of its training set).
@@ -268,7 +268,7 @@ class OffsetClassifier(_Wrapper):
         return scores
 
     def predict(self, X: object) -> Labels:
-        """Return the class of each sample."""
+        """Return the classes of the samples."""
         scores = self._adjusted(X)
         return self.classes_[scores.argmax(1)]
 
@@ -279,7 +279,7 @@ class OffsetClassifier(_Wrapper):
 
     @available_if(_estimator_has("predict_proba"))
     def predict_proba(self, X: object) -> Floats:
-        """Return the probability of each class, as if the classes were balanced."""
+        """Return the probabilities of the classes, as if the classes were balanced."""
         return np.asarray(softmax(self._adjusted(X), axis=1))
 
 
@@ -301,7 +301,7 @@ class AgedClassifier(_Wrapper):
         rounds: number of rounds, at least 1. One round is the estimator alone.
         rho: smoothing rate of ages, in [0, 1]; 0 means weights of one.
         level: weights by "class" or by "sample".
-        cv: which predictions count. Folds (a number, a splitter or an iterable; each sample is in one test part): those
+        cv: which predictions count. Folds (a number, a splitter or an iterable; a sample is in one test part): those
             of estimators that were not fitted on the sample. "train": predictions on the training set; cheap, but
             useless for estimators that memorise it, as trees do.
         class_weight: a dict or "balanced": weights of classes, multiplied with those from ages.
@@ -309,10 +309,10 @@ class AgedClassifier(_Wrapper):
 
     Attributes:
         estimator_: the fitted estimator of the last round.
-        ages_: rounds since each sample was last predicted right, counted from one, after the last round.
-        class_age_: the smoothed age of each class of `classes_`.
+        ages_: rounds since samples were last predicted right, counted from one, after the last round.
+        class_age_: the smoothed ages of `classes_`.
         sample_weight_: the weights of `estimator_`.
-        scores_: the balanced accuracy of the predictions of each round.
+        scores_: the balanced accuracies of the predictions, by round.
 
     With folds, a round costs one fit per fold, and the last estimator one more on all data.
 
@@ -388,13 +388,13 @@ class AgedClassifier(_Wrapper):
         return weight
 
     def predict(self, X: object) -> Labels:
-        """Return the class of each sample."""
+        """Return the classes of the samples."""
         check_is_fitted(self)
         return self.estimator_.predict(X)
 
     @available_if(_estimator_has("predict_proba"))
     def predict_proba(self, X: object) -> Floats:
-        """Return the probability of each class; weights shift it towards old classes."""
+        """Return the probabilities of the classes; weights shift them towards old classes."""
         check_is_fitted(self)
         return self.estimator_.predict_proba(X)
 
@@ -406,7 +406,7 @@ class AgedClassifier(_Wrapper):
 
 
 def _age_factor(samples: _Samples, ages: SampleAges) -> Floats:
-    """Return the weight of each sample from ages, `[N]`, up to a common factor."""
+    """Return the weights of the samples from ages, `[N]`, up to a common factor."""
     if float(ages.rho) == 0 or ages.epoch == 0:
         return np.ones(len(samples.y))
     age = ages.ema.numpy().astype(np.float64)

@@ -70,12 +70,9 @@ class WatchCallback(Watching, TrainerCallback):
         folder: of the record; a second run goes to `folder-2`, one from a checkpoint goes on.
         train_set: the training set without augmentation; by default that of the Trainer.
         test_set: test or validation samples; by default the evaluation set of the Trainer.
-        every: epochs between two passes.
-        ages: of `train_set`, for another `rho` or `level`; by default `SampleAges(labels)`.
-        answer: function of the model and a batch that returns logits and labels.
-        record: all else that `aol.Recorder` takes, such as `classes`, `seed` and `settings`.
+        every, ages, answer, record: as of `aol.Watch`; `every` counts epochs.
 
-    `age_mean` and `age_oldest_class` are logged after each pass. A pass comes before the Trainer evaluates and saves.
+    `age_mean` and `age_oldest_class` are logged after a pass. A pass comes before the Trainer evaluates and saves.
     """
 
     def __init__(
@@ -135,7 +132,7 @@ class WatchCallback(Watching, TrainerCallback):
 
     def _watch(self, state: TrainerState, epochs: int) -> dict[str, float]:
         optimizer = self._trainer.optimizer
-        rates = [float(group["lr"]) for group in optimizer.param_groups] if optimizer is not None else []
+        rates = [] if optimizer is None else [float(group["lr"]) for group in optimizer.param_groups]
         values = self._end_epoch(self._trainer.model, epochs, lr=max(rates, default=None))
         self._keep(state)
         return values

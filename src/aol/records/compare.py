@@ -43,7 +43,7 @@ class MethodRow:
 
 
 def compare(runs: Sequence[Run], figures: Sequence[float], measures: pd.DataFrame | None = None) -> list[MethodRow]:
-    """Return a row a method, the baseline first: what its runs have of a figure, and of other measures, a column each.
+    """Return a row a method, the baseline first: what its runs have of a figure, and of other measures by column.
 
     The baseline is the run without weighting and margin, with the same conditions, loss and seed; among runs of a loop
     of one's own, the one that is called none, plain or baseline. A run without the figure is left out. A run that
@@ -222,11 +222,8 @@ def worst_classes(runs: Sequence[Run], most: int = 3) -> pd.DataFrame:
     return table[wrong].sort_values(["accuracy", "age"], ascending=[True, False], kind="stable").head(most)
 
 
-# Runs by method, and their classes by size
-
-
 def by_method(frame: RunFrame) -> dict[str, RunFrame]:
-    """Return the runs of each method, by name, in the order of the frame: runs that differ in nothing but their seeds.
+    """Return the runs by method, in the order of the frame: those that differ in nothing but their seeds.
 
     Methods of one name also show the settings that differ.
     """
@@ -240,11 +237,11 @@ def by_method(frame: RunFrame) -> dict[str, RunFrame]:
     return {name: frame.loc[ids] for name, ids in zip(names, groups.values(), strict=True)}
 
 
-# Measures on test at the end: mean over the last 5 % of epochs, on a stream over its second half
-
-
 def ends(frame: RunFrame) -> pd.DataFrame:
-    """Return a row a run: accuracy and the `MEASURES` on test; the worst tenth where that is more than one class."""
+    """Return a row a run: accuracy and the `MEASURES` on test; the worst tenth where that is more than one class.
+
+    Means over the last 5 % of epochs, on a stream over its second half.
+    """
     streams = np.array([is_stream(run) for run in frame.runs.values()], dtype=bool)
     names = {"accuracy": "test"} | {measure: f"test_{measure}" for measure in MEASURES}
     half, tail = ([f"{name}_{part}" for name in names.values()] for part in ("second_half_mean", "tail_mean"))

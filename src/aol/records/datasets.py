@@ -45,7 +45,7 @@ def label_of(batch: Any) -> Any:
 
 
 def labels_of(data: Any, options: Mapping[str, Any] | None = None) -> Tensor:
-    """Return the label of each sample, `int64 [N]`: a column or an attribute if there is one, else by reading all."""
+    """Return the labels of all samples, `int64 [N]`: a column or an attribute if there is one, else by reading all."""
     if isinstance(data, Subset):
         return labels_of(data.dataset, options)[torch.as_tensor(data.indices, dtype=torch.int64)]
     columns = getattr(data, "column_names", None) or ()
@@ -58,14 +58,13 @@ def labels_of(data: Any, options: Mapping[str, Any] | None = None) -> Tensor:
     if targets is not None:
         return _check.integers("labels", targets).cpu()
     given = {"batch_size": 256, "collate_fn": _only_labels, **(options or {})}
-    loader = DataLoader(data, shuffle=False, generator=torch.Generator(), **given)
-    return torch.cat([torch.zeros(0, dtype=torch.int64), *(_whole(label_of(batch)) for batch in loader)])
-
-
-def _whole(label: Any) -> Tensor:
-    with suppress(TypeError, ValueError, RuntimeError):  # else the check says what it is
-        label = torch.as_tensor(label).cpu().flatten()
-    return _check.integers("labels", label)
+    labels = [torch.zeros(0, dtype=torch.int64)]
+    for batch in DataLoader(data, shuffle=False, generator=torch.Generator(), **given):
+        label = label_of(batch)
+        with suppress(TypeError, ValueError, RuntimeError):  # else the check says what it is
+            label = torch.as_tensor(label).cpu().flatten()
+        labels.append(_check.integers("labels", label))
+    return torch.cat(labels)
 
 
 def _only_labels(items: list[Any]) -> tuple[None, list[Any]]:

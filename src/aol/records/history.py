@@ -1,4 +1,4 @@
-"""Every sample over time: right or wrong in each epoch (one bit), and the last and mean prediction.
+"""Every sample over time: right or wrong in every epoch (one bit), and the last and mean prediction.
 
 Bit `i % 8` of byte `i // 8`, counted from the lowest, belongs to sample i: 200 epochs of a million samples are 25 MB.
 """
@@ -29,14 +29,7 @@ def pack(value: Truths) -> Bytes:
 
 @dataclass(frozen=True)
 class Answers:
-    """Which samples were seen in each epoch, and which were right: `uint8 [E, ceil(N / 8)]` each.
-
-    Args:
-        right: a bit is set where a sample was seen and right.
-        seen: a bit is set where it was seen; None if every epoch saw every sample.
-        size: N.
-        grows: whether a sample that is not seen grows older, once it has been seen (`absent="grow"`).
-        start: the ages before the first epoch, `int32 [N]`; None for those of new samples.
+    """Which samples were seen in every epoch, and which were right.
 
     >>> answers = Answers(pack(np.array([[True, False], [False, False], [True, False]])), None, 2)
     >>> answers.ages(np.array([0, 1]))
@@ -45,17 +38,17 @@ class Answers:
            [1, 4]], dtype=int32)
     """
 
-    right: Bytes
-    seen: Bytes | None
-    size: int
-    grows: bool = False
-    start: Ints | None = None
+    right: Bytes  # `uint8 [E, ceil(N / 8)]`, a bit is set where a sample was seen and right
+    seen: Bytes | None  # the same where it was seen; None if every epoch saw every sample
+    size: int  # N
+    grows: bool = False  # whether a sample that is not seen grows older, once it has been seen (`absent="grow"`)
+    start: Ints | None = None  # the ages before the first epoch, `int32 [N]`; None for those of new samples
 
     def __len__(self) -> int:
         return len(self.right)
 
     def epochs(self, rows: npt.NDArray[np.int64] | None = None) -> Iterator[tuple[Truths, Truths, Ints]]:
-        """Yield for each epoch what was seen, what was right, and the ages after it, of all or some samples."""
+        """Yield by epoch what was seen, what was right, and the ages after it, of all or some samples."""
         place = np.arange(self.size) if rows is None else rows
         age = self._begin()[place]
         for epoch, answers in enumerate(self.right):
@@ -125,7 +118,7 @@ def answer(logits: Tensor, label: Tensor) -> Tensor:
 class SampleHistory:
     """The predictions of R runs for N samples, over time; `absent` as in `SampleAges`.
 
-    Collective under `torch.distributed`: each process observes its share; of one sample the higher rank counts.
+    Collective under `torch.distributed`: every process observes its share; of one sample the higher rank counts.
 
     >>> record = SampleHistory(1, 2, absent="keep", device=torch.device("cpu"))
     >>> record.observe(torch.tensor([1]), answer(torch.tensor([[[1.0986123, 0.0]]]), torch.tensor([[1]])))
@@ -169,8 +162,8 @@ class SampleHistory:
             values |= {"start": before} if bool((before > 1).any()) else {}
         values["times"] += known
         for name in _MEANS:
-            value = values[name.removeprefix("mean_")]
-            values[name] += torch.where(known, (value - values[name]) / values["times"], 0.0)
+            far = values[name.removeprefix("mean_")] - values[name]
+            values[name] += torch.where(known, far / values["times"], 0.0)
         self._weigh(known, right)
         self._vote(known & ~right)
         for name, truths in (("right", right), ("seen", self._now)):
@@ -180,7 +173,6 @@ class SampleHistory:
 
     def _weigh(self, known: Tensor, right: Tensor) -> None:
         """Add the margins (other - confidence) / (other + confidence), weighted by `epoch_weight`."""
-        # So counts most what a network says that has learnt the classes, and not yet the wrong labels by heart.
         mean, total = (self._values[name] for name in MARGIN)
         label, other = self._values["confidence"], self._values["other"]
         accuracy = (known & right).sum(1, keepdim=True) / known.sum(1, keepdim=True).clamp(min=1)
@@ -199,9 +191,8 @@ class SampleHistory:
         rank, world = _distributed.world()
         if world == 1:
             return
-        seen = torch.stack(_distributed.gather(self._now.to(torch.uint8))) > 0  # [W, R, N]
-        mine = seen[rank] & ~seen[rank + 1 :].any(0)
-        self._now = seen.any(0)
+        last = _distributed.total(self._now * (rank + 1), largest=True)  # the highest rank that saw it, plus one
+        mine, self._now = self._now & (last == rank + 1), last > 0
         for name in ANSWER:
             told = _distributed.total(self._values[name].masked_fill(~mine, 0.0))
             self._values[name] = torch.where(self._now, told, self._values[name])

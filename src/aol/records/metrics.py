@@ -2,7 +2,7 @@
 
 To add one, add a line to `METRICS` (another part of a curve) or to `MEASURES` (another curve): the frame, JSON, `aol
 study show --figure` and the page read it from there. Accuracies are fractions. A run that diverged counts as chance in
-every metric: leaving such runs out would favour the method that causes them.
+every metric: to leave it out would favour the method that causes it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from aol.records.record import Floats, Matrix, Run, nan_mean
 
-Metrics: TypeAlias = tuple[list[int], str, dict[str, Floats]]  # places of runs, a curve, its metrics, [R] each
+Metrics: TypeAlias = tuple[list[int], str, dict[str, Floats]]  # places of runs, a curve, its metrics [R]
 TAIL = 0.05  # of the epochs
 _TOGETHER = 2**22  # readings of runs whose measures are computed at once
 METRICS = {  # parts of a curve
@@ -36,7 +36,7 @@ MEASURES = {
     "middle_accuracy": "mean test accuracy of the middle third of the classes by training samples",
     "tail_accuracy": "mean test accuracy of the third of the classes with the fewest training samples",
 }
-# Measures of a stream, with curves of the same names: each batch is answered before the network is trained on it.
+# Measures of a stream, with curves of the same names: a batch is answered before the network is trained on it.
 STREAM_MEASURES = {
     "prequential_g_mean": "geometric mean of the classes' accuracies on each batch before training on it",
     "prequential_kappa": "Cohen's kappa on each batch before training on it",
@@ -53,7 +53,7 @@ def column_of(name: str) -> str:
     return name if name.startswith("prequential") else f"test_{name}"
 
 
-COLUMNS = (*CURVES, *map(column_of, ALL_MEASURES))  # of the frame, each with the parts of its curve behind it
+COLUMNS = (*CURVES, *map(column_of, ALL_MEASURES))  # of the frame, with the parts of curves behind them
 TABLES = {  # all readings that tables of runs and methods need, which are read in half of the time
     "curves": {*CURVES.values(), *map(column_of, ALL_MEASURES), "threshold"},
     "by_class": {"test_accuracy", "test_precision", "age"},
@@ -196,7 +196,7 @@ def _has_tail(counts: tuple[int, ...]) -> bool:
 
 
 def _curves_of_chance(run: Run) -> dict[str, Floats]:
-    """Return the measures of a network that always gives the same answer, mean over which it is, `[1]` each."""
+    """Return the measures of a network that always gives the same answer, mean over which it is, `[1]`."""
     size, level = len(run.classes), 1.0 / len(run.classes)
     measures = dict.fromkeys((*CURVES, "test_balanced_accuracy"), level) | {"test_macro_f1": 2 * level / (size + 1)}
     measures |= dict.fromkeys(("test_worst_class", "test_worst_tenth"), float(size == 1))

@@ -75,7 +75,7 @@ def read_previews(folder: Path, file: str = FILE) -> Previews:
 
 
 def worth_seeing(label: Tensor, ema: Tensor, suspicion: Tensor) -> list[int]:
-    """Return the samples that are worth showing: the oldest, the most suspicious, and the oldest of each class."""
+    """Return the samples that are worth showing: the oldest, the most suspicious, and the oldest of every class."""
     oldest, suspected = (value.nan_to_num(-1.0).argsort(descending=True, stable=True) for value in (ema, suspicion))
     by_class = oldest[label[oldest].argsort(stable=True)]  # within a class the oldest first
     count = torch.bincount(label)

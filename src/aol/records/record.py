@@ -42,12 +42,12 @@ Ints = npt.NDArray[np.int64]
 Matrix = npt.NDArray[np.float32]
 
 FILE = "run.json"
-PACKED = "runs.jsonl"  # of a store: the records of many runs, a line each
+PACKED = "runs.jsonl"  # of a store: the records of many runs, line by line
 _FIRST = re.compile(rb'\{"format":\d+,"id":"([0-9a-f]{1,64})"')
 FORMAT = 3
 LARGEST = 96 * 2**20  # bytes of a record: 8,000 classes over 300 epochs, every reading, take about 70 MB
 _LARGEST_NUMBER = 1e300
-MOST_SETTINGS = 1000  # of a run: each is a column of the frame
+MOST_SETTINGS = 1000  # of a run: they are columns of the frame
 _ROOM = 16 * 2**20  # bytes that readings by epoch and class of any record may take; else at most 16 times its file
 _CHECKSUM = b',"sha256":"'  # the last item of the file: the hash of everything before it
 
@@ -65,7 +65,7 @@ class Run:
     seed: int | None
     settings: dict[str, Value]
     classes: list[str]
-    counts: list[int] | None  # training samples of each class
+    counts: list[int] | None  # training samples by class
     epochs: Ints  # the epochs that are done, counted from one, int64 [E]
     curves: dict[str, Floats] = field(default_factory=dict)  # by epoch, float64 [E]: test_accuracy, train_loss …
     # By class, of the last epoch, float64 [C]: test_accuracy, age, weight …; over all: mean_age.
@@ -105,11 +105,7 @@ def nan_mean(values: Sequence[Floats] | Floats | Matrix) -> Floats:
     """Return the mean over the first dimension without NaNs; of nothing it is NaN."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        mean: Floats = np.nanmean(values, axis=0)
-    return mean
-
-
-# Encoding
+        return np.asarray(np.nanmean(values, axis=0))
 
 
 def numbers(values: npt.ArrayLike, digits: int = 7) -> list[Json]:
@@ -163,9 +159,6 @@ def encode(run: Run) -> bytes:
 
 def _known(values: npt.ArrayLike) -> bool:
     return not bool(np.isnan(np.asarray(values, dtype=np.float64)).all())
-
-
-# Decoding
 
 
 def decode(content: bytes, only: Only | None = None) -> Run:
@@ -248,7 +241,7 @@ def _floats(given: dict[str, Any], kind: str, size: int) -> dict[str, Floats]:
     lists: dict[str, list[Any]] = given[kind]
     fits = set(map(len, lists.values())) <= {size}  # of all at once, which is faster
     fits = fits and set(map(type, chain.from_iterable(lists.values()))) <= {int, float, _NONE}
-    _require(fits, f"{kind} must be {size} numbers each")
+    _require(fits, f"{kind} must be {size} numbers by name")
     try:
         table = np.array(list(lists.values()), dtype=np.float64).reshape(len(lists), size)
     except OverflowError as error:
@@ -271,9 +264,6 @@ def _outside(name: str, low: float, high: float) -> str:
     if name.rpartition("_")[2] in ("age", "weight", "count", "seconds") and low < 0.0:
         return "must be 0 or more"
     return ""
-
-
-# Files
 
 
 def write_run(folder: Path, run: Run) -> None:

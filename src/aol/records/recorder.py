@@ -64,14 +64,14 @@ class Recorder:
         images: shows the samples: an array `[N, ...]`, or a function from a sample's position to an image. `close`
             keeps thumbnails of the oldest and the most suspicious, at most 500.
         describe: the same where a sample is no image: a function from its position to text, a mapping or a vector.
-        names: what the samples are called in reports, one each: paths, say; by default their positions.
-        test_size: how many test samples there are, for a record of the last answer to each: give `test` their index.
+        names: what the samples are called in reports, such as paths; by default their positions.
+        test_size: how many test samples there are, for a record of the last answers to them: give `test` their index.
         test_images, test_describe: show test samples, as `images` and `describe`; kept of those that are wrong.
         command: what to type to repeat the run; by default how this program was started, if that was a file.
         resume: go on with the record in `folder`, if there is one. Epochs after the ages' own are dropped. If the ages
             were saved and `advance` was not reached, that epoch is recorded from the ages alone (with one process).
 
-    Under `torch.distributed` each process makes one and observes its share; `advance` is collective, and the first
+    Under `torch.distributed` every process makes one and observes its share; `advance` is collective, and the first
     process writes.
 
     >>> import tempfile
@@ -139,8 +139,7 @@ class Recorder:
             previews.thumbnail(self._image(0))  # better now than after an hour
         # Of an epoch: label, answer, the probabilities of both, and 1 if seen.
         self._tested = torch.zeros((_check.whole("test_size", test_size or 0, 0), 5), device=ages.device)
-        none = torch.zeros((SUMS, 1, ages.num_classes), dtype=torch.float64, device=ages.device)
-        self._sums = {"train": none, "test": none.clone()}  # since the last `advance`
+        self.forget()
         self._at = 0  # the ages' epoch when they were last written down here
         self._weights = {ages.epoch: self._class_weight()}  # by the epoch of the ages that they follow from
         self._clock = time.monotonic()
@@ -183,8 +182,6 @@ class Recorder:
             raise DamagedRunError(f"{self.folder} has a record of other ages: choose another folder.")
         self.advance()
 
-    # What happens
-
     def observe(self, index: _check.Integers, logits: Tensor) -> None:
         """Note the `logits [B, C]` of samples in the clean pass."""
         ages = self.ages
@@ -220,8 +217,9 @@ class Recorder:
 
     def forget(self) -> None:
         """Forget what was observed since the last `advance`: a pass that failed begins again."""
-        self._sums = {split: torch.zeros_like(sums) for split, sums in self._sums.items()}
-        self._tested.zero_()
+        shape, device = (SUMS, 1, self.ages.num_classes), self.ages.device
+        self._sums = {split: torch.zeros(shape, dtype=torch.float64, device=device) for split in ("train", "test")}
+        self._tested = torch.zeros_like(self._tested)
 
     def advance(self, **figures: Figure) -> None:
         """Write down the epoch that `ages.advance()` has just ended.
@@ -257,7 +255,8 @@ class Recorder:
             versions=versions(ages.device),
         )
         self._at, self._weights, self._clock = ages.epoch, {ages.epoch: self._class_weight()}, time.monotonic()
-        tested, self._tested = _distributed.total(self._tested), torch.zeros_like(self._tested)
+        tested = _distributed.total(self._tested)
+        self.forget()
         if self._writes:
             columns = {"index": torch.arange(ages.num_samples, device="cpu"), "label": ages.labels, "age": ages.age}
             columns |= {"ema": ages.ema, **self._history.tensors(0)}
@@ -292,17 +291,15 @@ class Recorder:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(finished=kind is None)
 
-    # What is read
-
     def _class_weight(self) -> Tensor:
-        """Return the weight of each class, `[C]`; at sample level the mean over its samples."""
+        """Return the weights of the classes, `[C]`; at sample level means over their samples."""
         ages = self.ages
         if ages.level == "class":
             return ages.class_weight
         return class_mean(ages.sample_weight[None], ages.labels, ages.num_classes)[0]
 
     def _readings(self) -> tuple[Columns, Columns]:
-        """Return what this epoch's answers and the ages say: numbers, and `[C]` each."""
+        """Return what this epoch's answers and the ages say: numbers, and readings `[C]`."""
         ages = self.ages
         curves = {"seconds": torch.tensor(time.monotonic() - self._clock, device="cpu")}
         by_class = {"age": ages.mean_age, "smoothed_age": ages.class_age}
@@ -310,7 +307,6 @@ class Recorder:
             by_class["weight"] = self._weights[ages.epoch - 1]
         for split, of_process in self._sums.items():
             sums = _distributed.total(of_process)[:, 0]
-            self._sums[split] = torch.zeros_like(of_process)
             if not bool(sums[0].any()):
                 continue
             curves[f"{split}_accuracy"] = sums[1].sum() / sums[0].sum()
@@ -324,7 +320,7 @@ class Recorder:
         return numbers, columns
 
     def checked(self, figures: Mapping[str, Figure]) -> tuple[Columns, Columns]:
-        """Return figures as `advance` records them: numbers, and `[C]` each; refuse others."""
+        """Return figures as `advance` records them: numbers, and readings `[C]`; refuse others."""
         curves: Columns = {}
         by_class: Columns = {}
         for name, figure in figures.items():
@@ -349,10 +345,8 @@ class Recorder:
             raise ValueError(f"logits must be floating point of the shape {list(shape)}, not {_check.shown(answers)}.")
         return answers[None]
 
-    # What is written
-
     def _write_previews(self) -> None:
-        """Keep what is shown of samples, and of test samples that are wrong: the most certain of each class in turn."""
+        """Keep what is shown of samples, and of test samples that are wrong: the most certain, by turns of classes."""
         ages = self.ages
         if self._image or self._text:
             rows = previews.worth_seeing(ages.labels.cpu(), ages.ema.cpu(), self._history.tensors(0)["mean_margin"])

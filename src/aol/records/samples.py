@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, from_numpy
 
-from aol._files import NotRegularError, read_json, write_atomically, write_if_changed
+from aol._files import read_json, write_atomically, write_if_changed
 from aol.records.history import MEASURED, Answers, SampleHistory
 from aol.records.record import DamagedRunError, Ints
 
@@ -178,7 +178,7 @@ def read_ids(folder: Path, size: int) -> list[str | int] | None:
         names = read_json(path, 2**20 + 2**13 * size)  # a path has at most 4,096 bytes on Linux
     except FileNotFoundError:
         return None
-    except (NotRegularError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise DamagedRunError(f"{path}: it cannot be read: {error}.") from error
     if not isinstance(names, list) or len(names) != size or not all(isinstance(name, str | int) for name in names):
         raise DamagedRunError(f"{path}: not the names of {size} samples.")

@@ -1,4 +1,4 @@
-"""A folder of runs: `FOLDER/runs/ID/run.json`, or a line of `FOLDER/runs.jsonl` each. Finds, reads, writes and locks.
+"""A folder of runs: `FOLDER/runs/ID/run.json`, or lines of `FOLDER/runs.jsonl`. Finds, reads, writes and locks.
 
 `FOLDER/request.json` says what was asked for, and `FOLDER/work/GROUP/` holds the runs that are being trained.
 """
@@ -75,9 +75,6 @@ class Store:
             yield
 
 
-# What was asked for
-
-
 def write_request(folder: Path, request: dict[str, Json]) -> None:
     """Note what was asked for, so that `aol resume FOLDER` needs no other words."""
     write_if_changed(folder / REQUEST, (json.dumps(request, indent=1) + "\n").encode())
@@ -110,9 +107,6 @@ def requested_ids(folder: Path) -> list[str]:
     except DamagedRunError:  # the runs can be read without it
         return []
     return [str(run_id) for run_id in asked] if isinstance(asked, list) else []
-
-
-# Finding runs
 
 
 def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:

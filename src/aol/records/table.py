@@ -54,12 +54,12 @@ class RunFrame(pd.DataFrame):
         return {name: known[name] for name in names}
 
     def epochs(self) -> pd.DataFrame:
-        """Return a row for each run and epoch: `id`, `method`, `seed`, `epoch`, and every curve."""
+        """Return a row for every run and epoch: `id`, `method`, `seed`, `epoch`, and every curve."""
         parts = [pd.DataFrame(_named(*run) | {"epoch": run[1].epochs, **run[1].curves}) for run in self.runs.items()]
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*_NAMED, "epoch"])
 
     def classes(self, *, over_time: bool = False) -> pd.DataFrame:
-        """Return a row for each run and class, with the readings of the last epoch; or for each epoch as well."""
+        """Return a row for every run and class, with the readings of the last epoch; or for every epoch as well."""
         parts = []
         for name, run in self.runs.items():
             size, times = len(run.classes), len(run.epochs) if over_time else 1
@@ -139,9 +139,10 @@ def _column(values: Any, index: pd.Index) -> pd.Series:
     return pd.Series(values, index=index, dtype=object if text else None)
 
 
-def spreadsheet_text(text: str) -> str:
-    """Return text that a spreadsheet shows and does not compute; a number stays one."""
-    return f"'{text}" if text.startswith(tuple("=+-@\t\r\n＝＋－＠")) and not _NUMBER.fullmatch(text) else text
+def spreadsheet_text(cell: Any) -> Any:
+    """Return a cell that a spreadsheet shows and does not compute; a number stays one."""
+    computed = isinstance(cell, str) and cell.startswith(tuple("=+-@\t\r\n＝＋－＠")) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if computed else cell
 
 
 def as_csv(frame: pd.DataFrame, **options: Any) -> str:
@@ -151,12 +152,9 @@ def as_csv(frame: pd.DataFrame, **options: Any) -> str:
     "","'=n","name"
     "'-x",1,"a;=1+2"
     """
-
-    def safe(cell: Any) -> Any:
-        return spreadsheet_text(cell) if isinstance(cell, str) else cell
-
-    texts = {str(name): frame[name].map(safe) for name in frame if not pd.api.types.is_numeric_dtype(frame[name])}
-    shown = frame.assign(**texts).rename(index=safe, columns=safe)
+    words = {str(name): frame[name] for name in frame if not pd.api.types.is_numeric_dtype(frame[name])}
+    shown = frame.assign(**{name: column.map(spreadsheet_text) for name, column in words.items()})
+    shown = shown.rename(index=spreadsheet_text, columns=spreadsheet_text)
     return str(shown.to_csv(quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n", **options))
 
 

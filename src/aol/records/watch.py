@@ -38,7 +38,7 @@ class Watch:
 
     Training does not notice: a pass is in evaluation mode without gradients, has loaders of its own, and leaves the
     random generators and the mode of every module as they were. Under `torch.distributed` make it after
-    `init_process_group`, on every process, each of which evaluates its share; `epoch` is collective.
+    `init_process_group`, on every process: all evaluate their share; `epoch` is collective.
 
     Args:
         folder: of the record. If it holds one, the record goes to `folder-2`, `folder-3` and so on.
@@ -247,7 +247,7 @@ def answer_of(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluate a model without gradients; restore the mode of each module and all random generators afterwards."""
+    """Evaluate a model without gradients; restore the modes of modules and all random generators afterwards."""
     modes = [(part, part.training) for part in model.modules()]
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.no_grad(), torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):

@@ -101,9 +101,6 @@ def _learnt(data: RunData) -> Iterator[Advice]:
         yield Advice("learnt", text, see="curves")
 
 
-# Samples
-
-
 def hidden_groups(label: Ints, prediction: Shorts, age: Shorts) -> list[tuple[int, int, int, float]]:
     """Return groups of at least 5 samples, of age above 5, of classes right on 80 % or more; the largest first.
 
@@ -157,9 +154,6 @@ def _samples(data: RunData) -> Iterator[Advice]:
         f"If you know the groups, balance them; if not, weights by the largest age so far may help: {weights}."
     )
     yield Advice("hidden", text, list(dict.fromkeys(label for label, *_ in groups)), "samples")
-
-
-# Classes
 
 
 def _old(data: RunData) -> float:

@@ -18,7 +18,7 @@ from aol.report.samples import Samples
 
 
 def find_label_errors(source: Any) -> pd.DataFrame:
-    """Return which labels are likely wrong: a row for each training sample, the most suspicious first.
+    """Return which labels are likely wrong: a row for every training sample, the most suspicious first.
 
     Columns: `index` (the position in the data set, also the index of the frame), `label`, `suggested` (the class that
     more than half of the wrong answers named, else one of these classes; the label, if no answer was wrong), `score` (0
@@ -28,7 +28,7 @@ def find_label_errors(source: Any) -> pd.DataFrame:
 
     Args:
         source: an `aol.Watch`, an `aol.Recorder` or a `WatchCallback`, during training or after it; or the folder of a
-            record. Several of them as a list, or a folder with several runs, are averaged: each sample gets the mean
+            record. Several of them as a list, or a folder with several runs, are averaged: a sample gets the mean
             score of the runs that know it, the most frequent suggestion, and is flagged where the mean is above 0.5.
 
     >>> import tempfile, torch
@@ -81,7 +81,7 @@ def _consensus(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def export(runs: Sequence[RunData], path: Path) -> list[Path]:
-    """Write the samples of a run, most suspicious first, as CSV; of several runs, one file each, named by its folder.
+    """Write the samples of a run, most suspicious first, as CSV; of several runs, one file a run, named by its folder.
 
     Unknown numbers are empty, or -1. A text that a spreadsheet would take for a formula gets an apostrophe before it.
     """

@@ -16,7 +16,7 @@ Masks = npt.NDArray[np.bool_]
 
 
 def suspicion(label: Ints, wrong: Shorts, seen: Shorts, mean_margin: Reals, accuracy: float) -> Reals:
-    r"""Return how suspicious each label is, `float32 [N]` from 0 to 1; above one half, it is likely wrong.
+    r"""Return how suspicious labels are, `float32 [N]` from 0 to 1; above one half, it is likely wrong.
 
     .. math:: m_i = \frac{\sum_e w_e \frac{q_{ie} - p_{ie}}{q_{ie} + p_{ie}}}{\sum_e w_e}, \qquad
         w_e = a_e^{10} (1 - a_e)^2, \qquad

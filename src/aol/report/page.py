@@ -23,7 +23,7 @@ from aol.records.record import Json
 from aol.report.payload import payload
 from aol.report.run_data import RunData
 
-# In this order: each may use those before it.
+# In this order: they may use those before them.
 SCRIPTS = (
     "data", "state", "charts", "runs", "methods", "curves", "heatmap", "heatsteer", "classes", "mistakes", "marks",
     "samples", "main",

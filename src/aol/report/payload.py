@@ -200,11 +200,8 @@ def _over_time(run: Run, room: int, notes: list[str]) -> dict[str, Json]:
     return packed
 
 
-# Samples
-
-
 def add_picture(pictures: dict[str, int], picture: bytes | None, room: int = ROOM) -> int:
-    """Return the place of a PNG among the pictures of the page, each kept once; −1 where there is none, or no room.
+    """Return the place of a PNG among the pictures of the page, kept once; −1 where there is none, or no room.
 
     >>> pictures = {}
     >>> [add_picture(pictures, content) for content in (b"one", None, b"two", b"one")], list(pictures)[0]
@@ -276,7 +273,7 @@ def _tested(tested: AnswersOnTest | None, runs: int, pictures: dict[str, int]) -
 
 
 def _histogram(age: Shorts) -> list[Json]:
-    """Return `[from, to, how many]` for each bar, of seen samples; bars hold one age where there are few."""
+    """Return `[from, to, how many]` for every bar, of seen samples; bars hold one age where there are few."""
     seen = age[age > 0]
     width = -(-int(seen.max(initial=1)) // BARS)
     counts = np.bincount((seen - 1) // width)

@@ -1,4 +1,4 @@
-"""The runs that a report is about: the record of each, with its samples and a name of its own."""
+"""The runs that a report is about: their records, with samples and a name of their own."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class RunData:
     tested: AnswersOnTest | None = None
 
     def last(self, reading: str) -> Floats | None:
-        """Return the last known value of a reading for each class, `[C]`; None where it was never taken."""
+        """Return the last known values of a reading by class, `[C]`; None where it was never taken."""
         over_time = self.run.over_time.get(reading)
         return self.run.by_class.get(reading) if over_time is None else last_known(over_time)
 
     @property
     def age(self) -> Floats | None:
-        """The last known age of each class, `[C]`; the smoothed age where there is no other, as in aol 0.1.0."""
+        """The last known ages of the classes, `[C]`; the smoothed age where there is no other, as in aol 0.1.0."""
         known = (age for age in map(self.last, ("age", "smoothed_age")) if age is not None and np.isfinite(age).any())
         return next(known, None)
 
@@ -78,7 +78,7 @@ def _run_data(folder: Path, run: Run, with_samples: bool) -> RunData:
 
 
 def last_known(values: Floats | Matrix) -> Floats:
-    """Return the last value of each column that is a number, `[E, ...] → [...]`; NaN where there is none.
+    """Return the last values of columns that are a number, `[E, ...] → [...]`; NaN where there is none.
 
     >>> last_known(np.array([[1.0, 2.0, np.nan], [3.0, np.nan, np.nan]])).tolist()
     [3.0, 2.0, nan]
@@ -90,7 +90,7 @@ def last_known(values: Floats | Matrix) -> Floats:
 
 
 def trend(values: Matrix) -> Floats:
-    """Return by how much each column changed over its last quarter, `[E, C] → [C]`.
+    """Return by how much columns changed over their last quarter, `[E, C] → [C]`.
 
     >>> trend(np.array([[4.0], [4.0], [3.0], [3.0], [1.0]])).tolist()
     [-2.0]

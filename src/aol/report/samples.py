@@ -1,4 +1,4 @@
-"""What is known of each training sample of a run: ages, answers over time, and how likely its label is wrong."""
+"""What is known of the training samples of a run: ages, answers over time, and how likely its label is wrong."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Samples(SampleTable):
     test_accuracy: Floats | None = None  # the share of right answers on test by class, `[C]`
 
     def history(self, rows: npt.ArrayLike) -> Shorts:
-        """Return the ages of some samples after each epoch, `int32 [E, len(rows)]`; 0 before the first sight."""
+        """Return the ages of some samples after every epoch, `int32 [E, len(rows)]`; 0 before the first sight."""
         return self.answers.ages(np.asarray(rows, dtype=np.int64))
 
     def id(self, row: int) -> str:
@@ -64,7 +64,7 @@ class Samples(SampleTable):
             weights, right_weights = weights + weight, right_weights + weight * accuracy
         return seen_times, wrong_times, begun, right_weights / max(weights, 1e-9)
 
-    # In how many epochs each sample was seen, and was seen and wrong; and how many error episodes it has had: unbroken
+    # In how many epochs a sample was seen, and was seen and wrong; and how many error episodes it has had: unbroken
     # stretches of age above one, the last maybe open. And the share of right answers, mean over epochs by their weight.
     seen = cached_property(lambda self: self._times[0])
     wrong = cached_property(lambda self: self._times[1])
@@ -80,7 +80,7 @@ class Samples(SampleTable):
 
     @cached_property
     def suspicion(self) -> Reals:
-        """How likely each label is wrong, from 0 to 1: see `label_quality.py`; halved where the model is not trusted.
+        """How likely labels are wrong, from 0 to 1: see `label_quality.py`; halved where the model is not trusted.
 
         So a score above one half means the same on the page, in the exported table, and in the advice.
         """
@@ -98,7 +98,7 @@ class Samples(SampleTable):
         return np.where(self.suggested < 0, self.label, self.suggested).astype(np.int32)
 
     def confusion(self, num_classes: int) -> tuple[Ints, Floats]:
-        """Return the most frequent wrong answer of each class (-1: none) and its share of these answers, `[C]` each."""
+        """Return the most frequent wrong answers by class, `[C]` (-1: none), and their shares of all wrong ones."""
         wrong = _pairs(self.label, self.prediction).query("label != answer")
         wrong = wrong.sort_values("count", ascending=False, kind="stable")
         most = wrong.drop_duplicates("label").set_index("label").reindex(range(num_classes))
@@ -108,7 +108,7 @@ class Samples(SampleTable):
 
 @dataclass(frozen=True)
 class AnswersOnTest:
-    """The last answers to test samples, `[N]` each; -1, or NaN, where unknown."""
+    """The last answers to test samples, `[N]`; -1, or NaN, where unknown."""
 
     label: Ints
     prediction: Shorts
@@ -129,7 +129,7 @@ def _pairs(label: Ints, prediction: Shorts) -> pd.DataFrame:
 def confusion_matrix(
     label: Ints, prediction: Shorts, num_classes: int, most: int = 30
 ) -> tuple[list[int], list[list[int]]]:
-    """Return the classes with the most wrong answers, in their order, and how often each got which last answer.
+    """Return the classes with the most wrong answers, in their order, and how often they got which last answer.
 
     Of `most` classes at most: a class counts with the wrong answers to its samples and those that name it.
     """
@@ -176,9 +176,6 @@ def samples_of(folder: Path, run: Run) -> Samples | None:
     )
 
 
-# Which are shown
-
-
 def oldest_first(samples: Samples) -> Ints:
     """Return the rows that are wrong, the oldest first; of one age, the less probable the label, the sooner.
 
@@ -207,5 +204,5 @@ def choose(order: Ints, label: Ints, most: int, num_classes: int) -> Ints:
 
 
 def _rank(label: Ints) -> Ints:
-    """Return the rank of each row within its class, `[N]`."""
+    """Return the ranks of rows within their class, `[N]`."""
     return np.asarray(pd.Series(label).groupby(label).cumcount(), dtype=np.int64)

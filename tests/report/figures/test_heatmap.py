@@ -20,7 +20,7 @@ def _map(classes: int, *, epochs: int = 4, counts: list[int] | None = None, numb
     return AgeMap(age, np.arange(1, epochs + 1), sizes, names, "epoch", numbered)
 
 
-@style.styled
+@style.styled()
 def _drawn(*maps: AgeMap, largest: float = 100.0) -> Figure:
     figure, panels = style.panels(2.0, 1, len(maps))
     draw_ages(figure, panels, maps, largest=largest)

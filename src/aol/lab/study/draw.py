@@ -75,7 +75,7 @@ class Estimate(NamedTuple):
 Block: TypeAlias = tuple[str, Sequence[Estimate]]
 
 
-@style.styled
+@style.styled()
 def draw_forest(blocks: Sequence[Block], axis: str, reference: str, *, long: bool = False) -> Figure:
     """Return a figure with the rows of each named block; `axis` and `reference` say what is shown.
 
@@ -134,7 +134,7 @@ def _fill(axes: Axes, blocks: Sequence[Block], letters: int, label_letters: int)
 # Ages
 
 
-@style.styled
+@style.styled()
 def draw(results: StudyResults) -> Figure:
     """Return the ages of classes over epochs: a panel for each cell and method, means over seeds. Needs matplotlib."""
     study, maps = results.study, {}

@@ -41,7 +41,7 @@ class AgeMap:
 
     @property
     def sizes(self) -> Ints | None:
-        """The training samples of each class, where there is a head and a tail."""
+        """The training samples by class, where there is a head and a tail."""
         return self.counts if self.counts is not None and metrics.has_tail(self.counts) else None
 
     @property
@@ -57,7 +57,7 @@ class AgeMap:
 
 
 def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] = ("png",)) -> list[Path]:
-    """Draw the heatmap of the first run of every method into a folder, in each format, and return the files.
+    """Draw the heatmap of the first run of every method into a folder, in all formats, and return the files.
 
     Methods without recorded ages are left out.
 
@@ -65,9 +65,6 @@ def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] 
     >>> draw(frame_of([]), "figures")
     []
     """
-    wrong = [kind for kind in formats if kind not in style.FORMATS]
-    if wrong or not formats:
-        raise ValueError(f"formats must be some of {', '.join(style.FORMATS)}, not {wrong[0] if wrong else 'none'!r}.")
     methods = by_method(runs)
     names = unlike((f"heatmap-{file_name(name) or 'run'}" for name in methods), "-{}")
     written = []
@@ -90,7 +87,7 @@ def file_name(text: str) -> str:
     return re.sub(r"(?:[^A-Za-z0-9.]|\.(?![0-9]))+", "-", text).strip("-.")[:120]
 
 
-@style.styled
+@style.styled()
 def heatmap(run: Run) -> Figure | None:
     """Return the class-age heatmap of a run; None where ages by epoch were not recorded."""
     age = run.over_time.get("age")

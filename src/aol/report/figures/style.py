@@ -8,10 +8,11 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable
-from functools import cache, wraps
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
 from aol._need import need
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-P = ParamSpec("P")
-Drawn = TypeVar("Drawn")  # a figure, or None where there is nothing to draw
 COLUMN = 3.3  # inches: a column of a two-column page
 FORMATS = ("png", "pdf", "svg")
 # Okabe and Ito's colours, those that show on white, in an order that keeps neighbours apart.
@@ -51,15 +50,11 @@ def _rules() -> dict[str, object]:
     }  # fmt: skip
 
 
-def styled(draw: Callable[P, Drawn]) -> Callable[P, Drawn]:
-    """Let a function draw in our style without changing the global one."""
-
-    @wraps(draw)
-    def drawn(*words: P.args, **named: P.kwargs) -> Drawn:
-        with matplotlib().rc_context(_rules()):
-            return draw(*words, **named)
-
-    return drawn
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw in our style without changing the global one: a context, or the decorator of a function that draws."""
+    with matplotlib().rc_context(_rules()):
+        yield
 
 
 def panels(
