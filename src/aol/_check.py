@@ -1,7 +1,4 @@
-"""Checks of arguments, in one voice: a message names the argument, what is allowed and what was given.
-
-Callers check all arguments first, and then change their state.
-"""
+"""Checks of arguments, in one voice: a message names the argument, what is allowed and what was given."""
 
 from __future__ import annotations
 

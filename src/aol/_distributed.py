@@ -1,7 +1,4 @@
-"""Communication of processes: sums and largest values. Integers stay integers.
-
-Without an initialised `torch.distributed`, or with one process, all functions return their input.
-"""
+"""Communication of processes: sums and largest values; with one process, or without any, they are the input."""
 
 from __future__ import annotations
 

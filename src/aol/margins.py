@@ -38,9 +38,8 @@ class Margins(State):
         g_c = \max\Big(0,\; 1 - \frac{w \sqrt{v_c}}{|m_c - q_c|}\Big)
 
     Here m and q are smoothed, and v is the variance of m - q: offsets move only where the difference is more than
-    sampling and the swings of the network from epoch to epoch explain. A class that was not observed keeps its m and
-    its part of the q of others, until it is away for longer than chance explains. A calibrated network has m = q on
-    balanced data without offsets, and on long-tailed data with those of `logit_offsets`.
+    sampling and the swings of the network explain. A class that was not observed keeps its m and its part of the q of
+    others, until it is away for longer than chance explains. A calibrated network has m = q with `logit_offsets`.
 
     Args:
         num_classes: C, by default that of `labels`. Errors are counted by pairs of classes, 32 C² bytes per run.

@@ -43,10 +43,7 @@ def draw(weight: Tensor, num_samples: int, *, generator: torch.Generator) -> Ten
 
 
 class Pass(Iterator[int]):
-    """One pass over an order, with a state of its own, as torchdata needs it: whether the pass has ended.
-
-    When torchdata saves the sampler's state, that may be in the next epoch already.
-    """
+    """One pass over an order; torchdata saves whether it has ended, as the sampler may be in the next epoch already."""
 
     def __init__(self, indices: Iterator[int]) -> None:
         self._indices, self._over = indices, False
@@ -79,9 +76,9 @@ class EpochSampler(Sampler[int], ABC):
 
     Process r of W takes the positions r, r + W, r + 2W, ...: W batches of size B equal one batch of size W × B.
 
-    The epoch increases after every complete pass; `set_epoch` sets it. A pass that is stopped starts over, unless its
-    `state_dict` is loaded: then the next pass continues after the last sample, on any number of processes. With workers
-    that prefetch, use torchdata's `StatefulDataLoader`.
+    A complete pass increases the epoch; `set_epoch` sets it. A pass that is stopped starts over, or continues after its
+    last sample, on any number of processes, where its `state_dict` is loaded. With workers that prefetch, use
+    torchdata's `StatefulDataLoader`.
     """
 
     def __init__(

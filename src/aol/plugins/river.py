@@ -24,8 +24,8 @@ Features: TypeAlias = dict[Hashable, object]
 class AgedClassifier(base.Wrapper, base.Classifier):
     """Weights the samples of a stream by how long the accuracy of their class has been below a threshold.
 
-    Ages and weights are those of `aol.ClassAges`, updated after every `step` samples; new classes start at age one. A
-    sample is predicted before it is learned, at the cost of one extra prediction.
+    Ages and weights are those of `aol.ClassAges`, updated after every `step` samples; new classes start at age one.
+    Learning a sample costs one extra prediction.
 
     Args:
         classifier: any classifier of River, or a pipeline that ends in one.

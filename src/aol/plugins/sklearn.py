@@ -1,8 +1,4 @@
-"""Offsets and ages for scikit-learn: a classifier whose scores are adjusted, and one that is fitted in rounds.
-
-Follows the conventions of scikit-learn: parameters are checked in `fit`, fitted attributes end in an underscore, and
-`clone`, pipelines and searches work.
-"""
+"""Offsets and ages for scikit-learn: a classifier whose scores are adjusted, and one that is fitted in rounds."""
 
 from __future__ import annotations
 
@@ -216,10 +212,9 @@ class OffsetClassifier(_Wrapper):
         self.n_jobs = n_jobs
 
     def fit(self, X: object, y: object, sample_weight: object = None, **params: Any) -> Self:
-        """Fit the estimator and find the offsets.
+        """Fit the estimator, with `params`, and find the offsets.
 
         A sample of weight two counts as two; in "error" only if all weights are whole numbers, otherwise once.
-        `params` go to every fit of the estimator, such as `eval_set`.
         """
         _check_classifier(self.estimator)
         tau = _check.number("tau", self.tau, 0.0, 1e6)
@@ -346,8 +341,8 @@ class AgedClassifier(_Wrapper):
     def fit(self, X: object, y: object, sample_weight: object = None, **params: Any) -> Self:
         """Fit in rounds. `sample_weight` multiplies.
 
-        `params` go to every fit of the estimator: `eval_set=[(X_val, y_val)]` stops LightGBM and XGBoost early. Of
-        those with a value per sample, a fold gets its own.
+        `params` go to every fit: `eval_set=[(X_val, y_val)]` stops LightGBM and XGBoost early. A fold gets its part of
+        those with a value per sample.
         """
         _check_weighted(self.estimator)
         rounds, rho = _check.whole("rounds", self.rounds, 1), _check.number("rho", self.rho, 0.0, 1.0)

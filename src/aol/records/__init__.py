@@ -1,8 +1,4 @@
-"""A run on disk: its record, folders of runs, and the frame that everything reads.
-
-`record.py` is the schema, `store.py` a folder of runs, `recorder.py` writes the record of a user's own loop,
-`samples.py`, `history.py` and `previews.py` hold what is kept of every sample, `table.py` is runs as pandas DataFrames.
-"""
+"""A run on disk: its record, what is kept of its samples, folders of runs, and the frame that everything reads."""
 
 # Settings that make a method; runs that differ in any other have different conditions, and are not compared.
 METHOD_SETTINGS = (

@@ -114,8 +114,7 @@ def at_the_end(values: Floats | Matrix, *, stream: bool) -> Floats:
 def run_metrics(runs: Sequence[Run]) -> dict[str, Floats]:
     """Return all metrics of some runs by name, `test_last`, `validation_tail_mean` and so on; NaN where not measured.
 
-    Measures that follow from readings by class are computed where they are not on record; of records that have these
-    of the last epoch alone, only the last one.
+    Measures that are not on record are computed from readings by class, of the last epoch alone if there are no others.
     """
     metrics = {f"{curve}_{part}": np.full(len(runs), math.nan) for curve in COLUMNS for part in METRICS}
     for places, name, parts in (*_computed(runs), *_recorded(runs)):  # what is on record comes last, and stays

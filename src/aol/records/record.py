@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -148,17 +148,13 @@ def encode(run: Run) -> bytes:
         "format": FORMAT,
         **{name: value for name, value in vars(run).items() if name not in _ARRAYS},
         "epochs": np.asarray(run.epochs, dtype=np.int64).tolist(),
-        "curves": {name: numbers(values) for name, values in run.curves.items() if _known(values)},
-        "by_class": {name: numbers(values) for name, values in run.by_class.items() if _known(values)},
-        "over_time": {name: compact(values, level=level) for name, values in run.over_time.items() if _known(values)},
     }
+    for kind, as_json in (("curves", numbers), ("by_class", numbers), ("over_time", partial(compact, level=level))):
+        known = {name: values for name, values in getattr(run, kind).items() if not np.isnan(values).all()}
+        content[kind] = {name: as_json(values) for name, values in known.items()}
     # ASCII: a path that is not valid UTF-8 becomes an escape, which is read back as it was.
     body = json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
     return body[:-1] + _CHECKSUM + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
-
-
-def _known(values: npt.ArrayLike) -> bool:
-    return not bool(np.isnan(np.asarray(values, dtype=np.float64)).all())
 
 
 def decode(content: bytes, only: Only | None = None) -> Run:

@@ -61,12 +61,11 @@ class Recorder:
         seed: of the run; runs of one name and several seeds are shown as one with its spread.
         settings: whatever should be remembered of how the run was made, by name.
         epochs: how many there will be, where that is known.
-        images: shows the samples: an array `[N, ...]`, or a function from a sample's position to an image. `close`
-            keeps thumbnails of the oldest and the most suspicious, at most 500.
-        describe: the same where a sample is no image: a function from its position to text, a mapping or a vector.
+        images, test_images: show samples, and test samples that are wrong: an array `[N, ...]`, or a function from a
+            position to an image. `close` keeps thumbnails of the oldest and the most suspicious, at most 500.
+        describe, test_describe: the same where a sample is no image: from a position to text, a mapping or a vector.
         names: what the samples are called in reports, such as paths; by default their positions.
         test_size: how many test samples there are, for a record of the last answers to them: give `test` their index.
-        test_images, test_describe: show test samples, as `images` and `describe`; kept of those that are wrong.
         command: what to type to repeat the run; by default how this program was started, if that was a file.
         resume: go on with the record in `folder`, if there is one. Epochs after the ages' own are dropped. If the ages
             were saved and `advance` was not reached, that epoch is recorded from the ages alone (with one process).

@@ -110,10 +110,7 @@ def requested_ids(folder: Path) -> list[str]:
 
 
 def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
-    """Return the folders of all runs in some folders, as `aol.load_runs` takes them, in the order of their requests.
-
-    A run that is packed has a folder by name only, from which `read_run` reads it.
-    """
+    """Return the folders of all runs in some folders, in the order of requests; those of packed runs are names only."""
     return list(dict.fromkeys(folder for path in paths for folder in _runs_in(Path(path))))
 
 

@@ -1,7 +1,4 @@
-"""What to do next: sentences that follow from a run's readings.
-
-Each sentence says what was read, with a number, and what to try.
-"""
+"""What to do next: sentences that say what was read of a run, with a number, and what to try."""
 
 from __future__ import annotations
 
@@ -40,10 +37,7 @@ class Advice:
 
 
 def advise(data: RunData, methods: Methods | None = None) -> list[Advice]:
-    """Return what a run's readings suggest, the most important first; never nothing.
-
-    `methods` are those of the report, so that the advice names what helped here.
-    """
+    """Return what a run's readings suggest, the most important first, with what helped among all `methods`."""
     run, unit = data.run, time_unit(data.run)
     unlearnt, old = [*_unlearnt(data)], [*_old_classes(data, methods or Methods())]
     advice = [*unlearnt]
@@ -105,8 +99,7 @@ def hidden_groups(label: Ints, prediction: Shorts, age: Shorts) -> list[tuple[in
     """Return groups of at least 5 samples, of age above 5, of classes right on 80 % or more; the largest first.
 
     A group is all old samples of one class with the same wrong answer: a hidden minority, or labels with a common
-    mistake. All arrays are `[N]`: the class, the last answer (-1 where unknown) and the age (0 where never seen).
-    Returns the class, the answer, the number of samples, and the share of the class that is right.
+    mistake. Returns the class, the answer (-1 where unknown), how many, and the share of the class that is right.
 
     >>> label = np.zeros(50, np.int64)
     >>> prediction = np.array([1] * 6 + [2] * 2 + [0] * 42, np.int32)

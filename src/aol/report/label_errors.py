@@ -23,13 +23,12 @@ def find_label_errors(source: Any) -> pd.DataFrame:
     Columns: `index` (the position in the data set, also the index of the frame), `label`, `suggested` (the class that
     more than half of the wrong answers named, else one of these classes; the label, if no answer was wrong), `score` (0
     to 1) and `flagged` (whether the label is likely wrong). So `errors.index[errors.flagged]` is what
-    `cleanlab.filter.find_label_issues` returns with `return_indices_ranked_by`. Takes memory for a few numbers a
-    sample, whatever the number of classes.
+    `cleanlab.filter.find_label_issues` returns with `return_indices_ranked_by`.
 
     Args:
-        source: an `aol.Watch`, an `aol.Recorder` or a `WatchCallback`, during training or after it; or the folder of a
-            record. Several of them as a list, or a folder with several runs, are averaged: a sample gets the mean
-            score of the runs that know it, the most frequent suggestion, and is flagged where the mean is above 0.5.
+        source: an `aol.Watch`, an `aol.Recorder`, a `WatchCallback` or the folder of a record, also during training.
+            Several of them as a list, or a folder with several runs, are averaged: a sample gets the mean score of the
+            runs that know it, the most frequent suggestion, and is flagged where the mean is above 0.5.
 
     >>> import tempfile, torch
     >>> from aol import Watch

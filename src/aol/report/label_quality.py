@@ -1,7 +1,4 @@
-"""How likely a label is wrong: a score for ranking, from the answers of all epochs.
-
-`benchmarks/label_errors.py` compares it with others, and says how it was chosen.
-"""
+"""How likely a label is wrong, from the answers of all epochs; `benchmarks/label_errors.py` says how it was chosen."""
 
 from __future__ import annotations
 

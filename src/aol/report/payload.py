@@ -1,7 +1,4 @@
-"""The data of the page: one JSON object that stays small, whatever the number of classes and samples.
-
-What does not fit is thinned evenly or left out, and a note on the page says so.
-"""
+"""The data of the page, a small JSON object: what does not fit is thinned evenly or left out, and a note says so."""
 
 from __future__ import annotations
 
@@ -134,20 +131,16 @@ def _summary(data: RunData, methods: Methods, details: dict[str, Json]) -> dict[
     last, tail = numbers([last_known(accuracy), at_the_end(accuracy, stream=is_stream(run))], DIGITS)
     kept = spread(len(run.epochs), POINTS)
     curves = {name: numbers(run.curves[name][kept], DIGITS) for name in sorted(run.curves.keys() - left_out)}
-    simple = str | int | float | None  # in JSON; anything else becomes text
     unused = {"smoothing"} if run.settings.get("retrain") == 0 else set()
     for setting, values, names in _USED_BY if "scenario" in run.settings else ():  # not of a loop of one's own
         if run.settings.get(setting) not in (None, *values.split()):
             unused.update(names.split())
-    settings = {
-        _short(key): value if isinstance(value, simple) else str(value)
-        for key, value in run.settings.items()
-        if value is not None and key not in unused
-    }
+    known = {key: value for key, value in run.settings.items() if value is not None and key not in unused}
     return {
         "name": _short(data.name), "method": _short(run.method), "folder": str(data.folder),
         "finished": run.finished, "failed": run.failed_at_epoch, "planned": run.planned, "passed": len(run.epochs),
-        "settings": settings, "versions": {_short(key): value for key, value in run.versions.items()},
+        "settings": {_short(key): value for key, value in known.items()},
+        "versions": {_short(key): value for key, value in run.versions.items()},
         "command": run.command, "epochs": run.epochs[kept].tolist(), "curves": curves,
         "lastAccuracy": last, "tailAccuracy": tail,
     }  # fmt: skip

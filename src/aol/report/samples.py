@@ -80,10 +80,7 @@ class Samples(SampleTable):
 
     @cached_property
     def suspicion(self) -> Reals:
-        """How likely labels are wrong, from 0 to 1: see `label_quality.py`; halved where the model is not trusted.
-
-        So a score above one half means the same on the page, in the exported table, and in the advice.
-        """
+        """How likely labels are wrong, from 0 to 1: see `label_quality.py`; halved where the model is not trusted."""
         score = suspicion(self.label, self.wrong, self.seen, self.mean_margin, self._accuracy)
         return np.where(self.trusted, score, score / 2).astype(np.float32)
 

@@ -1,7 +1,4 @@
-"""The style of figures: column width, colours for the colour-blind, embedded fonts.
-
-Matplotlib is imported on first use. Figures are made without pyplot: nothing global is touched.
-"""
+"""The style of figures, made without pyplot: column width, colours for the colour-blind, embedded fonts."""
 
 from __future__ import annotations
 
@@ -66,10 +63,7 @@ def panels(
 
 
 def rendered(figure: Figure, kind: str, *, text: bool = False) -> bytes:
-    """Return a figure as the bytes of a "png", "pdf" or "svg"; the same figure gives the same bytes.
-
-    `text` keeps the text of an SVG as text: smaller, and shown in the reader's own sans-serif font.
-    """
+    """Return a figure as bytes, always the same ones; `text` keeps that of an SVG, shown in the reader's own font."""
     left_out = {"png": ["Software"], "pdf": ["CreationDate", "Producer", "Creator"], "svg": ["Date"]}[kind]
     buffer, rules = io.BytesIO(), _rules() | ({"svg.fonttype": "none"} if text else {})
     with matplotlib().rc_context(rules), warnings.catch_warnings():
