@@ -15,8 +15,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from aol.records.previews import Previews
 from aol.report.page import write_page
-from aol.report.run_data import RunData
-from aol.report.samples import AnswersOnTest
+from aol.report.run_data import AnswersOnTest, RunData
 from tests.support.made_runs import changed, make_data
 from tests.support.opened import Open, settle
 

@@ -12,9 +12,8 @@ from aol.lab.methods import MARGINS, WEIGHTINGS
 from aol.lab.settings import Settings
 from aol.records.history import Answers, pack
 from aol.report.page import as_script
-from aol.report.payload import add_picture, payload
-from aol.report.run_data import last_known, trend
-from aol.report.samples import choose, confusion_matrix, doubtful_first, oldest_first
+from aol.report.payload import add_picture, choose, doubtful_first, oldest_first, payload
+from aol.report.run_data import confusion_matrix, last_known, trend
 from tests.report.test_codec import restored, unpacked
 from tests.support.made_runs import changed, grey_png, make_data, make_large_data
 

@@ -14,8 +14,7 @@ from aol.records.record import Run, write_run
 from aol.records.samples import COLUMNS, FILE, write_samples
 from aol.records.store import write_request
 from aol.records.table import RunFrame, frame_of
-from aol.report.run_data import RunData
-from aol.report.samples import Samples
+from aol.report.run_data import RunData, Samples
 
 # Text that must never become markup or script, wherever it turns up.
 PAYLOADS = [

@@ -13,8 +13,7 @@ import pandas as pd
 from aol import _check
 from aol._files import write_atomically
 from aol.records.table import as_csv, unlike
-from aol.report.run_data import RunData, load
-from aol.report.samples import Samples
+from aol.report.run_data import RunData, Samples, load
 
 
 def find_label_errors(source: Any) -> pd.DataFrame:

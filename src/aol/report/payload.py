@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from aol._version import __version__
 from aol.records.compare import Methods, methods_of, worst_classes
 from aol.records.metrics import MEASURES, at_the_end, is_stream
 from aol.records.previews import png
-from aol.records.record import Json, Run, numbers
+from aol.records.record import Ints, Json, Run, numbers
 from aol.records.samples import Shorts
 from aol.records.table import frame_of, unlike
 from aol.report.advice import advise
-from aol.report.run_data import RunData, last_known, trend
-from aol.report.samples import AnswersOnTest, Samples, choose, confusion_matrix, doubtful_first, oldest_first
+from aol.report.run_data import AnswersOnTest, RunData, Samples, confusion_matrix, last_known, trend
 
 RUNS = 24  # with details; the others are rows of a table
 LISTED = 500  # rows of the table of runs; the methods are those of all runs
@@ -249,6 +249,38 @@ def _samples(data: RunData, samples: Samples, runs: int, pictures: dict[str, int
         "unseen": int((samples.age == 0).sum()), "likely": int(samples.likely_mislabelled.sum()),
         "ages": _histogram(samples.age), "historyEpochs": EPOCHS, "historyMost": int(ages.max(initial=1)),
     }  # fmt: skip
+
+
+def oldest_first(samples: Samples) -> Ints:
+    """Return the rows that are wrong, the oldest first; of one age, the less probable the label, the sooner.
+
+    Equal samples are taken from the classes in turn: else one class would fill the page while nothing is learnt yet.
+    """
+    rows = np.flatnonzero(samples.age > 1)
+    confidence = np.nan_to_num(samples.confidence[rows], nan=1.0)
+    return rows[np.lexsort((_rank(samples.label[rows]), confidence, -samples.age[rows]))]
+
+
+def doubtful_first(samples: Samples) -> Ints:
+    """Return the rows that were ever wrong, the most suspicious first; those of classes that are not learnt last."""
+    rows = np.flatnonzero(samples.wrong > 0)
+    return rows[np.lexsort((-samples.age[rows], -samples.suspicion[rows], ~samples.trusted[rows]))]
+
+
+def choose(order: Ints, label: Ints, most: int, num_classes: int) -> Ints:
+    """Return the first of an order, half of them over all and half by class; still in that order.
+
+    >>> choose(np.array([0, 1, 2, 3]), np.array([0, 0, 0, 1]), most=2, num_classes=2).tolist()
+    [0, 3]
+    """
+    by_class = max(1, most // (2 * max(1, num_classes)))
+    chosen = (_rank(label[order]) < by_class) | (np.arange(len(order)) < most - most // 2 - 1)
+    return order[chosen][: 2 * most]
+
+
+def _rank(label: Ints) -> Ints:
+    """Return the ranks of rows within their class, `[N]`."""
+    return np.asarray(pd.Series(label).groupby(label).cumcount(), dtype=np.int64)
 
 
 def _tested(tested: AnswersOnTest | None, runs: int, pictures: dict[str, int]) -> Json:
