@@ -30,7 +30,7 @@ def test_the_paired_interval_covers_at_its_nominal_rate(seeds: int) -> None:
     rng = np.random.default_rng(seeds)
     hits = 0
     for values in rng.normal(0.01, 0.02, (TIMES, seeds)):
-        gain = Gain(float(values.mean()), seeds, None, float(values.std(ddof=1)) / math.sqrt(seeds))
+        gain = Gain(float(values.mean()), seeds, float(values.std(ddof=1)))
         assert gain.interval is not None
         hits += gain.interval[0] <= 0.01 <= gain.interval[1]
     assert hits / TIMES == pytest.approx(0.95, abs=0.0153)  # 3.5 standard errors
@@ -45,9 +45,7 @@ def _chosen(seeds: int, settings: int, shared: float) -> list[Gain]:
         validation = shared * test + math.sqrt(1 - shared**2) * rng.standard_normal((seeds, settings))
         own = choose_leaving_one_out(validation)
         differences = test[np.arange(seeds), own] - rng.standard_normal(seeds)
-        spread = float(differences.std(ddof=1))
-        error = spread * math.sqrt(inflation(seeds, 1) / seeds)
-        gains.append(Gain(float(differences.mean()), seeds, spread, error))
+        gains.append(Gain(float(differences.mean()), seeds, float(differences.std(ddof=1)), chosen=1))
     return gains
 
 
@@ -71,7 +69,7 @@ def test_with_both_sides_chosen_the_interval_covers_at_least_at_its_nominal_rate
         ours, theirs = (side[np.arange(seeds), choose_leaving_one_out(side)] for side in sides)
         mean, spread = float((ours - theirs).mean()), float((ours - theirs).std(ddof=1))
         for chosen in hits:
-            ends = Gain(mean, seeds, spread, spread * math.sqrt(inflation(seeds, chosen) / seeds)).interval
+            ends = Gain(mean, seeds, spread, chosen).interval
             assert ends is not None
             hits[chosen] += ends[0] <= 0.0 <= ends[1]
     assert hits[2] / TIMES >= 0.95 - 0.010
@@ -99,7 +97,7 @@ def test_corrected_p_values_reject_what_the_steps_reject() -> None:
 
 @pytest.mark.parametrize("chosen", [0, 1, 2])
 def test_the_seeds_that_are_needed_are_the_fewest_with_eighty_percent_power(chosen: int) -> None:
-    gain = Gain(0.012, 4, 0.007, None, chosen)
+    gain = Gain(0.012, 4, 0.007, chosen)
     needed, rng = gain.seeds_needed(), np.random.default_rng(0)
     assert needed is not None
     power = []

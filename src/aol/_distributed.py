@@ -16,20 +16,14 @@ def world() -> tuple[int, int]:
     return dist.get_rank(), dist.get_world_size()
 
 
-def _sendable(value: Tensor) -> Tensor:
-    """Return a copy on the device for communication: that of the tensor, if the backend supports it."""
-    spoken = [pair.split(":")[0] for pair in str(dist.get_backend_config()).split(",")]
-    device = value.device
-    if device.type not in spoken:
-        device = torch.device("cuda", torch.cuda.current_device()) if "cuda" in spoken else torch.device("cpu")
-    return value.detach().to(device, copy=True).contiguous()
-
-
 def total(value: Tensor, *, largest: bool = False) -> Tensor:
     """Return the sum over all processes, or the largest value, place by place, on every process."""
     if world()[1] == 1:
         return value
-    moved = _sendable(value)
+    spoken, device = [pair.split(":")[0] for pair in str(dist.get_backend_config()).split(",")], value.device
+    if device.type not in spoken:  # by the backend
+        device = torch.device("cuda", torch.cuda.current_device()) if "cuda" in spoken else torch.device("cpu")
+    moved = value.detach().to(device, copy=True).contiguous()
     dist.all_reduce(moved, dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM)
     return moved.to(value.device)
 

@@ -118,9 +118,6 @@ class EpochSampler(Sampler[int], ABC):
     def _generator(self) -> torch.Generator:
         return _seeds.generator(self.seed, self.epoch)
 
-    def _world(self) -> tuple[int, int]:
-        return self._place or _distributed.world()
-
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass; if it equals the epoch of a loaded state, the position is kept."""
         epoch = _check.whole("epoch", epoch, 0)
@@ -128,7 +125,7 @@ class EpochSampler(Sampler[int], ABC):
             self._start_at(epoch)
 
     def __len__(self) -> int:
-        rank, world = self._world()
+        rank, world = self._place or _distributed.world()
         return -(-self.num_samples // world) if self.even else len(range(rank, self.num_samples, world))
 
     def __iter__(self) -> Pass:
@@ -138,7 +135,7 @@ class EpochSampler(Sampler[int], ABC):
         if not self._loaded:
             self._start_at(self.epoch, 0, self._draw())
         self._loaded = False
-        rank, world = self._world()
+        rank, world = self._place or _distributed.world()
         order, position = self._order, self._position
         assert order is not None
         left = order[position:]

@@ -38,16 +38,17 @@ def inflation(seeds: int, chosen: int) -> float:
 
 @dataclass(frozen=True)
 class Gain:
-    """A mean difference over `seeds` pairs. `error` is its standard error, None where it is not defined.
-
-    `chosen` is the number of sides of the comparison on which a setting was chosen: 0, 1 or 2.
-    """
+    """A mean difference over pairs."""
 
     mean: float
     seeds: int
-    spread: float | None
-    error: float | None
-    chosen: int = 0
+    spread: float | None  # the standard deviation of the differences; None of one
+    chosen: int = 0  # on how many sides of the comparison a setting was chosen
+
+    @property
+    def error(self) -> float | None:
+        """The standard error, None where it is not defined."""
+        return self.spread * math.sqrt(inflation(self.seeds, self.chosen) / self.seeds) if self.spread else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -79,10 +80,10 @@ class Gain:
     def seeds_needed(self) -> int | None:
         """Return how many seeds would show this gain with 80 % power in Student's test at 5 %; None if more than 20.
 
-        >>> Gain(0.01, 5, 0.01, 0.0045).seeds_needed()
+        >>> Gain(0.01, 5, 0.01).seeds_needed()
         10
         """
-        if self.spread is None or self.spread == 0.0 or self.mean == 0.0:
+        if not self.spread or self.mean == 0.0:
             return None
         seeds = np.arange(3, MOST_SEEDS + 1)
         wider = np.array([inflation(int(n), self.chosen) for n in seeds])
@@ -102,14 +103,12 @@ def paired_gain(differences: Sequence[float], *, chosen: int = 0) -> Gain:
     ([-0.0048, 0.0448], 0.0742)
     """
     values = np.asarray(differences, dtype=np.float64)
-    if values.ndim != 1 or values.size == 0 or not bool(np.isfinite(values).all()):
+    if values.size == 0 or not bool(np.isfinite(values).all()):
         raise ValueError(f"differences must be one or more finite numbers, not {list(differences)!r}.")
     mean, spread = float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else None
-    if spread is None:
-        return Gain(mean, 1, None, None, chosen)
-    if spread <= 1e-12:  # rounding errors of equal numbers
-        return Gain(mean if abs(mean) > 1e-12 else 0.0, values.size, 0.0, None, chosen)
-    return Gain(mean, values.size, spread, spread * math.sqrt(inflation(values.size, chosen) / values.size), chosen)
+    if spread is not None and spread <= 1e-12:  # rounding errors of equal numbers
+        mean, spread = mean if abs(mean) > 1e-12 else 0.0, 0.0
+    return Gain(mean, values.size, spread, chosen)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -22,7 +22,7 @@ def test_of_pure_noise_a_best_is_named_in_less_than_one_case_of_twenty() -> None
     for _ in range(cases):
         differences = rng.normal(size=(22, 3)) - rng.normal(size=3)
         spread = differences.std(1, ddof=1)
-        gains = [Gain(mean, 3, own, own / 3**0.5) for mean, own in zip(differences.mean(1), spread, strict=True)]
+        gains = [Gain(mean, 3, own) for mean, own in zip(differences.mean(1), spread, strict=True)]
         methods = Methods([MethodRow("", f"m{k}", "none", 3, 0.8, 0.01, gain, {}) for k, gain in enumerate(gains)])
         named += "Best here" in methods.answer()
         uncorrected += any(gain.interval is not None and gain.interval[0] > 0 for gain in gains)

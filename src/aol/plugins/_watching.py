@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from torch import nn
 from aol import _check
 from aol.ages import SampleAges
 from aol.records.datasets import ages_of
-from aol.records.recorder import Figure
 from aol.records.watch import Answer, Watch, answer_of
 
 
@@ -55,14 +55,15 @@ class Watching:
         )
         self._suffix = self.watch.folder.name[len(self._folder.name) :]
 
-    def _end_epoch(self, model: nn.Module, epochs: int, **figures: Figure) -> dict[str, float]:
+    def _end_epoch(self, model: nn.Module, epochs: int, optimizers: Sequence[Any]) -> dict[str, float]:
         """Watch, unless these epochs were watched already, and return what to log. Collective."""
         if self.watch is None or epochs <= self._epochs:
             return {}
         self._epochs = epochs
         if epochs % self._every:
             return {}
-        self.watch.epoch(model, **figures)
+        rates = [float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
+        self.watch.epoch(model, lr=max(rates, default=None))
         return self.watch.readings()
 
     def _end(self, *, finished: bool) -> None:

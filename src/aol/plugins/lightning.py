@@ -67,9 +67,8 @@ class WatchCallback(Watching, Callback):
         self._restored = True
 
     def _watch(self, trainer: Trainer, module: LightningModule, epochs: int) -> dict[str, float]:
-        rates = [float(group["lr"]) for optimizer in trainer.optimizers for group in optimizer.param_groups]
         trainer.validating = True
         try:
-            return self._end_epoch(module, epochs, lr=max(rates, default=None))
+            return self._end_epoch(module, epochs, trainer.optimizers)
         finally:
             trainer.training = True

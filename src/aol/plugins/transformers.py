@@ -131,9 +131,8 @@ class WatchCallback(Watching, TrainerCallback):
         self._end(finished=True)
 
     def _watch(self, state: TrainerState, epochs: int) -> dict[str, float]:
-        optimizer = self._trainer.optimizer
-        rates = [] if optimizer is None else [float(group["lr"]) for group in optimizer.param_groups]
-        values = self._end_epoch(self._trainer.model, epochs, lr=max(rates, default=None))
+        optimizers = [self._trainer.optimizer] if self._trainer.optimizer is not None else []
+        values = self._end_epoch(self._trainer.model, epochs, optimizers)
         self._keep(state)
         return values
 

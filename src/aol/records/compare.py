@@ -213,9 +213,7 @@ def worst_classes(runs: Sequence[Run], most: int = 3) -> pd.DataFrame:
         return pd.DataFrame(columns=["name", "count", "accuracy", "age"])
     unread, name = np.full(len(runs[0].classes), np.nan), "test_accuracy"
     over_time = [run.over_time.get(name, run.by_class.get(name, unread)[None]) for run in runs]
-    shapes = {values.shape for values in over_time}  # many runs at once, which is faster
-    alike = [np.stack([values for values in over_time if values.shape == shape], 1) for shape in shapes]
-    right = np.concatenate([at_the_end(values, stream=is_stream(runs[0])) for values in alike])
+    right = [at_the_end(values, stream=is_stream(runs[0])) for values in over_time]
     accuracy, age = nan_mean(right), nan_mean([run.by_class.get("age", unread) for run in runs])
     table = pd.DataFrame({"name": runs[0].classes, "count": runs[0].counts or np.nan, "accuracy": accuracy, "age": age})
     wrong = (table["accuracy"] < 1.0) | (table["accuracy"].isna() & (table["age"] > 1.0))

@@ -22,7 +22,8 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from types import UnionType
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -192,23 +193,18 @@ def _require(fits: bool, text: str) -> None:
         raise DamagedRunError(text)
 
 
-_NONE = type(None)
-# By the name of a value: its types, and those of its items.
-_TYPES: dict[str, tuple[set[type], set[type]]] = {
-    **dict.fromkeys(("id", "method"), ({str}, set())),
-    **dict.fromkeys(("stacking", "command", "data", "baseline"), ({str, _NONE}, set())),
-    **dict.fromkeys(("seed", "planned", "failed_at_epoch"), ({int, _NONE}, set())),
-    "trained_together": ({int}, set()),
-    "finished": ({bool}, set()),
-    "seconds": ({int, float, _NONE}, set()),
-    "settings": ({dict}, {str, int, float, bool, _NONE}),
-    "versions": ({dict}, {str}),
-    "classes": ({list}, {str}),
-    "counts": ({list, _NONE}, {int}),
-    "epochs": ({list}, {int}),
-    **dict.fromkeys(("curves", "by_class"), ({dict}, {list})),
-    "over_time": ({dict}, {str}),
-}
+def _types(hint: Any) -> tuple[set[type], set[type]]:
+    """Return the types of a field, and those of its items."""
+    hints = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    items = [item for one in hints for item in get_args(one)[-1:]]
+    types = {get_origin(one) or one for one in hints}
+    return types | ({int} if float in types else set()), {one for item in items for one in get_args(item) or (item,)}
+
+
+# By the name of a value in JSON: its types, and those of its items.
+_TYPES = {name: _types(hint) for name, hint in get_type_hints(Run).items()} | {
+    "epochs": ({list}, {int}), "curves": ({dict}, {list}), "by_class": ({dict}, {list}), "over_time": ({dict}, {str}),
+}  # fmt: skip
 MOST = {int: 2**63 - 1, float: _LARGEST_NUMBER}
 
 
@@ -236,7 +232,7 @@ def _floats(given: dict[str, Any], kind: str, size: int) -> dict[str, Floats]:
     """Return lists of possible numbers as arrays, None as NaN."""
     lists: dict[str, list[Any]] = given[kind]
     fits = set(map(len, lists.values())) <= {size}  # of all at once, which is faster
-    fits = fits and set(map(type, chain.from_iterable(lists.values()))) <= {int, float, _NONE}
+    fits = fits and set(map(type, chain.from_iterable(lists.values()))) <= {int, float, type(None)}
     _require(fits, f"{kind} must be {size} numbers by name")
     try:
         table = np.array(list(lists.values()), dtype=np.float64).reshape(len(lists), size)

@@ -128,15 +128,12 @@ def frame_of(runs: Iterable[tuple[Path | None, Run]]) -> RunFrame:
     for name in dict.fromkeys(name for run in own for name in run.settings if name not in columns and name != "id"):
         columns[name] = [run.settings.get(name) for run in own]
     index = pd.Index(ids, name="id", dtype=object)
-    frame = RunFrame({name: _column(values, index) for name, values in columns.items()}, index=index)
+    # Text is kept as Python objects, because a path that is not UTF-8 cannot be a pandas string.
+    texts = {name for name, values in columns.items() if isinstance(values, list) and str in map(type, values)}
+    series = {name: pd.Series(values, index, object if name in texts else None) for name, values in columns.items()}
+    frame = RunFrame(series, index=index)
     frame._runs = dict(zip(ids, own, strict=True))
     return frame
-
-
-def _column(values: Any, index: pd.Index) -> pd.Series:
-    """Return a column; text is kept as Python objects, because a path that is not UTF-8 cannot be a pandas string."""
-    text = isinstance(values, list) and any(isinstance(value, str) for value in values)
-    return pd.Series(values, index=index, dtype=object if text else None)
 
 
 def spreadsheet_text(cell: Any) -> Any:

@@ -24,7 +24,7 @@ def _claim(gain: Gain | None, *, paper: float | None = None, loss: float | None 
 
 
 def _gain(mean: float, error: float, seeds: int = 6) -> Gain:
-    return Gain(mean, seeds, error * math.sqrt(seeds), error)
+    return Gain(mean, seeds, error * math.sqrt(seeds))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_statements_are_wrong_in_five_percent_at_most_and_settle_as_seeds_grow(s
     said: dict[int, list[Claim]] = {}
     for seeds in (3, 5, 10, 20, 50, 200):
         means, spreads = draws[:, :seeds].mean(1), draws[:, :seeds].std(1, ddof=1)
-        gains = [Gain(m, seeds, s, s / math.sqrt(seeds)) for m, s in zip(means.tolist(), spreads.tolist(), strict=True)]
+        gains = [Gain(m, seeds, s) for m, s in zip(means.tolist(), spreads.tolist(), strict=True)]
         said[seeds] = [judge([_claim(gain, paper=paper)])[0] for gain in gains]
         for name, true in zip(("word", "size"), TRUE_OF[share], strict=True):
             wrong = [getattr(claim, name) not in true for claim in said[seeds]]
