@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from inspect import Parameter, isclass, signature
 from typing import Any, Self, TypeAlias
 
@@ -166,6 +166,7 @@ class _Wrapper(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return tags
 
 
+@dataclass(eq=False, repr=False)
 class OffsetClassifier(_Wrapper):
     r"""Adjusts the scores of a classifier after training, so that rare or missed classes are predicted more often.
 
@@ -196,20 +197,12 @@ class OffsetClassifier(_Wrapper):
     [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]
     """
 
-    def __init__(
-        self,
-        estimator: BaseEstimator,
-        *,
-        offsets: str | _check.Numbers = "counts",
-        tau: float = 1.0,
-        cv: Folds = 5,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.offsets = offsets
-        self.tau = tau
-        self.cv = cv
-        self.n_jobs = n_jobs
+    estimator: BaseEstimator
+    _: KW_ONLY
+    offsets: str | _check.Numbers = "counts"
+    tau: float = 1.0
+    cv: Folds = 5
+    n_jobs: int | None = None
 
     def fit(self, X: object, y: object, sample_weight: object = None, **params: Any) -> Self:
         """Fit the estimator, with `params`, and find the offsets.
@@ -278,6 +271,7 @@ class OffsetClassifier(_Wrapper):
         return np.asarray(softmax(self._adjusted(X), axis=1))
 
 
+@dataclass(eq=False, repr=False)
 class AgedClassifier(_Wrapper):
     r"""Fits a classifier in rounds, with more weight on samples that have been wrong for many rounds.
 
@@ -319,24 +313,14 @@ class AgedClassifier(_Wrapper):
     array([1.  , 1.14, 1.18])
     """
 
-    def __init__(
-        self,
-        estimator: BaseEstimator,
-        *,
-        rounds: int = 5,
-        rho: float = 0.5,
-        level: str = "class",
-        cv: Folds = 5,
-        class_weight: dict[object, float] | str | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.rounds = rounds
-        self.rho = rho
-        self.level = level
-        self.cv = cv
-        self.class_weight = class_weight
-        self.n_jobs = n_jobs
+    estimator: BaseEstimator
+    _: KW_ONLY
+    rounds: int = 5
+    rho: float = 0.5
+    level: str = "class"
+    cv: Folds = 5
+    class_weight: dict[object, float] | str | None = None
+    n_jobs: int | None = None
 
     def fit(self, X: object, y: object, sample_weight: object = None, **params: Any) -> Self:
         """Fit in rounds. `sample_weight` multiplies.
