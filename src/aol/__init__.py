@@ -1,7 +1,6 @@
 """Age of Learning: for how long a model has been wrong, as a training signal.
 
-The README shows a training loop, `docs/` has the method. Names are imported when they are first used, so that
-`import aol` takes milliseconds.
+Names are imported when they are first used, so that `import aol` takes milliseconds.
 """
 
 import importlib

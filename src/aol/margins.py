@@ -1,8 +1,4 @@
-"""Margins: offsets of the logits in training, from the answers of the model.
-
-Training uses the logits plus the offsets; prediction uses the logits alone. A class with a negative offset must be
-learnt with room to spare, and is then predicted more often.
-"""
+"""Margins: offsets of the logits in training, from the answers of the model; prediction uses the logits alone."""
 
 from __future__ import annotations
 
@@ -208,8 +204,7 @@ class Margins(State):
     def advance(self, *, scale: float = 1.0, sync: bool = True) -> None:
         """End the epoch or step: move the offsets. Collective under `torch.distributed`, unless `sync=False`.
 
-        `scale`, in [0, 1], multiplies the gain: the learning rate divided by the largest lets offsets settle as the
-        network does.
+        `scale`, in [0, 1], multiplies the gain: lr / (largest lr) lets offsets settle as the network does.
         """
         scale = _check.number("scale", scale, 0.0, 1.0)
         allowed = f"{self.num_classes} classes; probabilities from 0 to 1, with the sum 1"
@@ -288,10 +283,8 @@ class Margins(State):
         return claimed, variance
 
     def _present(self) -> Tensor:
-        """Return which classes were observed, and not for the last time longer ago than chance explains, `[R, C]`.
-
-        On a stream a class may stay away. What it claimed before would be integrated again with every move.
-        """
+        """Return which classes were observed, and not for the last time longer ago than chance explains, `[R, C]`."""
+        # On a stream a class may stay away. What it claimed before would be integrated again with every move.
         often = self._times / (self._last - self._first + 2)  # how often it was observed while it was there
         return (self._times > 0) & ((self._last - self._steps) * torch.log1p(-often) <= _BY_CHANCE)
 

@@ -1,7 +1,4 @@
-"""Streams: one set of indices per step. A step depends only on (seed, step), so a stream can start anywhere.
-
-Indices refer to the given labels, in ascending order, as `int64` tensors.
-"""
+"""Streams: one set of indices per step, ascending, which depends only on (seed, step): they can start anywhere."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Weights from counts, error rates and other weights, with mean one. For weights from ages see `aol.ages`.
-
-All functions work along the last dimension; leading dimensions are runs. A new weighting is one function here.
-"""
+"""Weights from counts, error rates and other weights, with mean one along the last dimension; those before are runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Ages for River: a wrapper of any classifier, for streams whose hard classes change.
-
-Samples of a stream do not return, so classes have ages, and a step is a number of samples. Memory is O(classes).
-"""
+"""Ages of classes for River: a wrapper of any classifier, for streams whose hard classes change."""
 
 from __future__ import annotations
 

@@ -221,10 +221,7 @@ def worst_classes(runs: Sequence[Run], most: int = 3) -> pd.DataFrame:
 
 
 def by_method(frame: RunFrame) -> dict[str, RunFrame]:
-    """Return the runs by method, in the order of the frame: those that differ in nothing but their seeds.
-
-    Methods of one name also show the settings that differ.
-    """
+    """Return the runs by method, in the order of the frame: runs of one method differ in nothing but their seeds."""
     groups: dict[tuple[object, ...], list[str]] = {}
     runs = frame.runs
     for name, run in runs.items():
@@ -236,10 +233,7 @@ def by_method(frame: RunFrame) -> dict[str, RunFrame]:
 
 
 def ends(frame: RunFrame) -> pd.DataFrame:
-    """Return a row a run: accuracy and the `MEASURES` on test; the worst tenth where that is more than one class.
-
-    Means over the last 5 % of epochs, on a stream over its second half.
-    """
+    """Return a row a run: accuracy and `MEASURES` on test, at the end; the worst tenth if that is several classes."""
     streams = np.array([is_stream(run) for run in frame.runs.values()], dtype=bool)
     names = {"accuracy": "test"} | {measure: f"test_{measure}" for measure in MEASURES}
     half, tail = ([f"{name}_{part}" for name in names.values()] for part in ("second_half_mean", "tail_mean"))

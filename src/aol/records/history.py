@@ -1,7 +1,4 @@
-"""Every sample over time: right or wrong in every epoch (one bit), and the last and mean prediction.
-
-Bit `i % 8` of byte `i // 8`, counted from the lowest, belongs to sample i: 200 epochs of a million samples are 25 MB.
-"""
+"""Every sample over time: right or wrong in every epoch (one bit, the lowest first), last and mean predictions."""
 
 from __future__ import annotations
 

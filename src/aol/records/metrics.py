@@ -1,8 +1,7 @@
 """The metrics of runs: numbers computed from their curves by epoch, such as accuracy on test or of the worst class.
 
-To add one, add a line to `METRICS` (another part of a curve) or to `MEASURES` (another curve): the frame, JSON, `aol
-study show --figure` and the page read it from there. Accuracies are fractions. A run that diverged counts as chance in
-every metric: to leave it out would favour the method that causes it.
+All read them from `METRICS` (parts of a curve) and `MEASURES` (curves). Accuracies are fractions. A run that diverged
+counts as chance in every metric: to leave it out would favour the method that causes it.
 """
 
 from __future__ import annotations
@@ -112,10 +111,7 @@ def at_the_end(values: Floats | Matrix, *, stream: bool) -> Floats:
 
 
 def run_metrics(runs: Sequence[Run]) -> dict[str, Floats]:
-    """Return all metrics of some runs by name, `test_last`, `validation_tail_mean` and so on; NaN where not measured.
-
-    Measures that are not on record are computed from readings by class, of the last epoch alone if there are no others.
-    """
+    """Return all metrics of some runs by name, as `test_last`; those not on record by readings by class, or NaN."""
     metrics = {f"{curve}_{part}": np.full(len(runs), math.nan) for curve in COLUMNS for part in METRICS}
     for places, name, parts in (*_computed(runs), *_recorded(runs)):  # what is on record comes last, and stays
         for part, values in parts.items():

@@ -196,8 +196,7 @@ class Recorder:
     def test(self, label: _check.Integers, logits: Tensor, index: _check.Integers | None = None) -> None:
         """Note what the network answered to test samples of these classes, at these positions of the test set.
 
-        The record gets accuracy, precision, loss and margin by class, balanced accuracy, macro-F1, worst class, worst
-        tenth, head, middle and tail.
+        The record gets accuracy, precision, loss and margin by class, and the metrics of `aol.metrics.class_metrics`.
         """
         label = _check.integers("label", label)
         _check.within("label", label.cpu(), self.ages.num_classes, "classes of these ages")

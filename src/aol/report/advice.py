@@ -57,17 +57,15 @@ def advise(data: RunData, methods: Methods | None = None) -> list[Advice]:
 
 
 def _unlearnt(data: RunData) -> Iterator[Advice]:
-    """Say that the model has not learnt: hardly better than one constant answer, or a third of the classes never right.
-
-    A class that is right in training and wrong on test is memorised, which is another matter.
-    """
+    """Say that the model has not learnt: hardly better than a constant answer, or a third of the classes never right."""
     run, size = data.run, len(data.run.classes)
     counts = np.asarray(run.counts if run.counts and sum(run.counts) else [1] * size)
     right, often = _right(data), counts.max() / counts.sum()
     poor = size > 1 and right < often + _SKILL * (1 - often)
     read = (data.last("train_accuracy"), data.last("test_accuracy"))
     train, test = (np.full(size, np.nan) if values is None else values for values in read)
-    lost = ((test <= 0.5 / size) | (np.isnan(test) & (train <= 0.5 / size))) & ~(train >= 0.5) & (counts > 0)
+    lost = ((test <= 0.5 / size) | (np.isnan(test) & (train <= 0.5 / size))) & (counts > 0)
+    lost &= ~(train >= 0.5)  # right in training and wrong on test is memorised, which is another matter
     if not poor and (size < 2 or lost.sum() < _LOST * (counts > 0).sum()):
         return
     why = [f"{right:.0%} of the training answers are right, a constant answer gets {often:.0%}"] if poor else []

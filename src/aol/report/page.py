@@ -1,7 +1,6 @@
-"""The page: one HTML file with style, scripts, the chart library and the data. Needs the extra `report`.
+"""The page: one HTML file with style, scripts, the chart library and the data. It loads nothing.
 
-`assets/` has the template and the scripts, `payload.py` makes the data. The page loads nothing: its
-Content-Security-Policy forbids every request, and allows only the two scripts whose hashes it names.
+Its Content-Security-Policy forbids every request, and allows only the two scripts whose hashes it names.
 """
 
 from __future__ import annotations

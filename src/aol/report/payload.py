@@ -252,10 +252,8 @@ def _samples(data: RunData, samples: Samples, runs: int, pictures: dict[str, int
 
 
 def oldest_first(samples: Samples) -> Ints:
-    """Return the rows that are wrong, the oldest first; of one age, the less probable the label, the sooner.
-
-    Equal samples are taken from the classes in turn: else one class would fill the page while nothing is learnt yet.
-    """
+    """Return the rows that are wrong, the oldest first; of one age, the less probable the label, the sooner."""
+    # Equal samples by turns of the classes: else one class would fill the page while nothing is learnt yet.
     rows = np.flatnonzero(samples.age > 1)
     confidence = np.nan_to_num(samples.confidence[rows], nan=1.0)
     return rows[np.lexsort((_rank(samples.label[rows]), confidence, -samples.age[rows]))]

@@ -131,10 +131,7 @@ def _pairs(label: Ints, prediction: Shorts) -> pd.DataFrame:
 def confusion_matrix(
     label: Ints, prediction: Shorts, num_classes: int, most: int = 30
 ) -> tuple[list[int], list[list[int]]]:
-    """Return the classes with the most wrong answers, in their order, and how often they got which last answer.
-
-    Of `most` classes at most: a class counts with the wrong answers to its samples and those that name it.
-    """
+    """Return the classes with the most wrong answers, to them or naming them, and how often they got which answer."""
     pairs = _pairs(label, prediction)
     wrong = pairs.query("label != answer")
     part = sum(np.bincount(wrong[own], wrong["count"], num_classes) for own in ("label", "answer"))
@@ -205,7 +202,6 @@ def load(
 ) -> list[RunData]:
     """Return all runs in some folders that have finished an epoch, in the order in which they were asked for.
 
-    A folder is the `--out` of a command, the folder of a study or of a `Recorder`, one run, or a folder of those.
     Where others can be read, damaged runs are left out and `damaged` gets the reasons; without it they are an error.
     Of runs after the first `whole`, only the readings that tables need are read, and no samples.
     """

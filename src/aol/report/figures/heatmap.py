@@ -101,11 +101,8 @@ def heatmap(run: Run) -> Figure | None:
 
 
 def draw_ages(figure: Figure, panels: Sequence[Axes], maps: Sequence[AgeMap], *, largest: float = LARGEST) -> None:
-    """Draw maps into panels, all in one scale of colours, from 1 to `largest`: older classes look like that.
-
-    Its exponent is the paper's: 0.35 if one of the maps has few classes, 0.5 if all have many.
-    """
-    few = any(len(shown.names) <= _NAMED for shown in maps)
+    """Draw maps into panels, all in one scale of colours, from 1 to `largest`: older classes look like that."""
+    few = any(len(shown.names) <= _NAMED for shown in maps)  # the exponents are the paper's
     norm = style.matplotlib("colors").PowerNorm(0.35 if few else 0.5, vmin=1.0, vmax=largest)
     shades = style.matplotlib().colormaps["magma"].with_extremes(bad="#BDBDBD")
     for axes, shown in zip(panels, maps, strict=True):
