@@ -8,9 +8,8 @@ contain one: it would call it twice for a batch.
 
 What they learn is in buffers: in `state_dict()`, float32 after `.half()`, moved to the device of the logits at first
 use. Processes of `torch.distributed` must call equally often, with batches of any size: a training call adds C numbers
-up (2 C for ages, 3 C for margins) in one all-reduce. Nothing waits for a GPU; `torch.compile` does not recompile.
-
-This file needs PyTorch only: it can be copied. Rules come first, then modules. Leading dimensions of rules are runs.
+up (2 C for ages, 3 C for margins) in one all-reduce. Nothing waits for a GPU; `torch.compile` does not recompile. This
+file needs PyTorch only: it can be copied. Leading dimensions of rules are runs.
 """
 
 from __future__ import annotations

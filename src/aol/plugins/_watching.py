@@ -17,11 +17,7 @@ from aol.records.watch import Answer, Watch, answer_of
 
 
 class Watching:
-    """Opens an `aol.Watch` when a training begins, and ends its epochs; ages and progress are its state.
-
-    Args:
-        folder, train_set, test_set, every, ages, answer, record: as of `aol.Watch`; `every` counts epochs.
-    """
+    """Opens an `aol.Watch`, with its arguments, when a training begins, and ends its epochs; `every` counts these."""
 
     def __init__(
         self,

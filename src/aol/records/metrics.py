@@ -152,7 +152,7 @@ def _computed(runs: Sequence[Run]) -> Iterator[Metrics]:
         if own:
             shapes = [(name, values.shape) for name, values in own.items()]
             by_epoch = "test_accuracy" in run.over_time
-            alike.setdefault((_uneven(run), is_stream(run), by_epoch, *shapes), []).append(place)
+            alike.setdefault((_uneven(tuple(run.counts or ())), is_stream(run), by_epoch, *shapes), []).append(place)
     for (counts, stream, by_epoch, *_), every in alike.items():
         names = readings[every[0]]
         most = max(1, _TOGETHER // names["test_accuracy"].size)
@@ -169,8 +169,8 @@ def _readings(run: Run) -> dict[str, Floats | Matrix]:
     known = {name for name in ALL_MEASURES if column_of(name) in run.curves}
     by_class: dict[str, Floats | Matrix] = {}
     if run.failed_at_epoch is None and "test_accuracy" in run.over_time:
-        parts = _uneven(run) is not None and "head_accuracy" not in known  # those of a stream are known at its end
-        by_class |= run.over_time if parts or "balanced_accuracy" not in known else {}
+        lacks_parts = _uneven(tuple(run.counts or ())) and "head_accuracy" not in known  # of a stream known at its end
+        by_class |= run.over_time if lacks_parts or "balanced_accuracy" not in known else {}
     elif run.failed_at_epoch is None and not known:
         by_class |= {name: values[None] for name, values in run.by_class.items()}
     if not len(by_class.get("test_accuracy", ())):
@@ -178,16 +178,12 @@ def _readings(run: Run) -> dict[str, Floats | Matrix]:
     return {name: by_class[name] for name in ("test_accuracy", "test_precision") if name in by_class}
 
 
-def _uneven(run: Run) -> tuple[int, ...] | None:
-    """Return the sizes of classes that have a head and a tail, else None."""
-    return tuple(run.counts) if run.counts and _has_tail(tuple(run.counts)) else None
-
-
 @lru_cache(maxsize=256)
-def _has_tail(counts: tuple[int, ...]) -> bool:
+def _uneven(counts: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the sizes of classes that have a head and a tail, else None."""
     from aol.metrics import has_tail
 
-    return has_tail(counts)
+    return counts if counts and has_tail(counts) else None
 
 
 def _curves_of_chance(run: Run) -> dict[str, Floats]:
@@ -195,7 +191,7 @@ def _curves_of_chance(run: Run) -> dict[str, Floats]:
     size, level = len(run.classes), 1.0 / len(run.classes)
     measures = dict.fromkeys((*CURVES, "test_balanced_accuracy"), level) | {"test_macro_f1": 2 * level / (size + 1)}
     measures |= dict.fromkeys(("test_worst_class", "test_worst_tenth"), float(size == 1))
-    if _uneven(run):
+    if _uneven(tuple(run.counts or ())):
         measures |= dict.fromkeys(("test_head_accuracy", "test_middle_accuracy", "test_tail_accuracy"), level)
     if is_stream(run):
         measures |= dict.fromkeys(STREAM_MEASURES, 0.0)

@@ -57,7 +57,7 @@ def advise(data: RunData, methods: Methods | None = None) -> list[Advice]:
 
 
 def _unlearnt(data: RunData) -> Iterator[Advice]:
-    """Say that the model has not learnt: hardly better than a constant answer, or a third of the classes never right."""
+    """Say that the model has not learnt: hardly better than a constant answer, or never right on a third of classes."""
     run, size = data.run, len(data.run.classes)
     counts = np.asarray(run.counts if run.counts and sum(run.counts) else [1] * size)
     right, often = _right(data), counts.max() / counts.sum()
