@@ -80,8 +80,7 @@ def listed(name: str, value: Any) -> Sequence[Any]:
     """Return names, or raise TypeError for what is no sequence or one text, whose letters would be the names."""
     if isinstance(value, str) or not (hasattr(value, "__len__") and hasattr(value, "__iter__")):
         raise TypeError(f"{name} must be a list of names, not {shown(value)}.")
-    names: Sequence[Any] = value
-    return names
+    return list(value)
 
 
 def within(name: str, index: Tensor, size: int, what: str) -> None:

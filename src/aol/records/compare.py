@@ -46,8 +46,8 @@ def compare(runs: Sequence[Run], figures: Sequence[float], measures: pd.DataFram
     """Return a row a method, the baseline first: what its runs have of a figure, and of other measures by column.
 
     The baseline is the run without weighting and margin, with the same conditions, loss and seed; among runs of a loop
-    of one's own, the one that is called none, plain or baseline. A run without the figure is left out. A run that
-    trains its head alone in the end is compared with one of as many epochs as it had before.
+    of one's own, the one in `BASELINES`. A run without the figure is left out. A run that trains its head alone in the
+    end is compared with one of as many epochs as it had before.
     """
     before = [_before_head(run) for run in runs]
     trained = [run for run in before if "weighting" in run.settings]  # by `aol train`, not by a loop of one's own
@@ -204,10 +204,7 @@ def methods_of(frame: RunFrame) -> Methods:
 
 
 def worst_classes(runs: Sequence[Run], most: int = 3) -> pd.DataFrame:
-    """Return the classes with the lowest test accuracy at the end, mean over runs; the oldest, where none was read.
-
-    Columns: `name`, `count` of training samples, `accuracy`, `age`. Classes that are always right are left out.
-    """
+    """Return the classes with the lowest test accuracy at the end, mean over runs; the oldest, where none was read."""
     runs = [run for run in runs if run.failed_at_epoch is None]
     if not runs:
         return pd.DataFrame(columns=["name", "count", "accuracy", "age"])

@@ -194,10 +194,7 @@ class Recorder:
         self._history.observe(place, answer(answers, label[None]))
 
     def test(self, label: _check.Integers, logits: Tensor, index: _check.Integers | None = None) -> None:
-        """Note what the network answered to test samples of these classes, at these positions of the test set.
-
-        The record gets accuracy, precision, loss and margin by class, and the metrics of `aol.metrics.class_metrics`.
-        """
+        """Note what the network answered to test samples of these classes, at these positions of the test set."""
         label = _check.integers("label", label)
         _check.within("label", label.cpu(), self.ages.num_classes, "classes of these ages")
         label = label.to(self.ages.device)
@@ -269,10 +266,7 @@ class Recorder:
             raise RuntimeError(f"{self.folder} was moved or deleted: make a recorder of the folder where it is now.")
 
     def close(self, *, finished: bool = True) -> None:
-        """Mark the run as finished, and release the folder; a run that is not finished can be resumed.
-
-        Keeps what is shown of the samples. A record to which nothing was added stays as it is.
-        """
+        """Mark the run as finished (else it can be resumed), keep what is shown of samples, and release the folder."""
         record = self._record
         if self._writes and not self._closed and record.epochs[-1:].tolist() == [self.ages.epoch]:
             self._check_place()

@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
 
 class RunFrame(pd.DataFrame):
-    """Runs as a DataFrame, a row a run, indexed by the run's id.
+    """Runs as a DataFrame, a row a run, by id; a part is a frame of those: `frame[frame.weighting == "aol"].epochs()`.
 
     Columns: what a run is (`folder`, `method`, `seed`, `finished`, `failed_at_epoch`, `epochs_done`, `planned`,
     `seconds`, `trained_together`, `stacking`, `aol`, `torch`, `python`, `device`), every setting by its name, and the
@@ -32,8 +32,6 @@ class RunFrame(pd.DataFrame):
     `validation_` and for the metrics of `aol.metrics` on test: `test_worst_class_last` and so on. NaN where nothing was
     measured; a run that diverged counts as chance. `zero_threshold`: the share of a stream's steps in which the
     threshold was 0, so that no class grew older.
-
-    A part of the frame is a frame of those runs: `frame[frame.weighting == "aol"].epochs()`.
     """
 
     _metadata = ["_runs"]  # noqa: RUF012 (pandas reads it)

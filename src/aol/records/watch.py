@@ -150,10 +150,7 @@ class Watch:
         return recorder
 
     def epoch(self, model: nn.Module, **figures: Figure) -> None:
-        """Evaluate the training and the test set, advance the ages, and write the epoch down. Collective.
-
-        `figures` are what `Recorder.advance` takes: `lr=0.1`, `train_loss=loss`.
-        """
+        """Evaluate both sets, advance the ages, and write the epoch with `Recorder.advance(**figures)`. Collective."""
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, not {_check.shown(model)}.")
         if (self._calls + 1) % self._every:

@@ -79,10 +79,7 @@ def _consensus(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def export(runs: Sequence[RunData], path: Path) -> list[Path]:
-    """Write the samples of a run, most suspicious first, as CSV; of several runs, one file a run, named by its folder.
-
-    Unknown numbers are empty, or -1. A text that a spreadsheet would take for a formula gets an apostrophe before it.
-    """
+    """Write the samples of a run, most suspicious first, as CSV; of several runs, files that are named by folders."""
     kept = [(data, data.samples) for data in runs if data.samples is not None]
     if not kept:
         raise RuntimeError("no run here recorded its samples: --export needs runs trained with --keep-samples.")

@@ -1,7 +1,4 @@
-"""The page: one HTML file with style, scripts, the chart library and the data. It loads nothing.
-
-Its Content-Security-Policy forbids every request, and allows only the two scripts whose hashes it names.
-"""
+"""The page: one HTML file. Its Content-Security-Policy forbids every request, and all scripts but two by hash."""
 
 from __future__ import annotations
 

@@ -148,12 +148,10 @@ def answers_on_test(folder: Path, run: Run) -> AnswersOnTest | None:
         return None
     named = np.nan_to_num(answers[:, :2].T, nan=-1.0)
     label, prediction = named.clip(-1, len(run.classes)).astype(np.int64)
-    known = label >= 0
     if named.max(initial=0) >= len(run.classes) or named.min(initial=0) < -1:
         raise DamagedRunError(f"{folder / TEST}: it has other classes than the {len(run.classes)} of the run.")
-    prediction = np.where(known, prediction, -1).astype(np.int32)
-    previews = read_previews(folder, TEST_PREVIEWS)
-    return AnswersOnTest(label, prediction, answers[:, 2], answers[:, 3], previews, surest_mistakes(answers))
+    columns = (label, prediction.astype(np.int32), answers[:, 2], answers[:, 3])
+    return AnswersOnTest(*columns, read_previews(folder, TEST_PREVIEWS), surest_mistakes(answers))
 
 
 def samples_of(folder: Path, run: Run) -> Samples | None:
