@@ -111,8 +111,6 @@ class State(KeepsTypes):
                 stacklevel=3,
             )
 
-    # State dicts: buffers, and the settings and the epoch as extra state
-
     def _settings(self) -> dict[str, object]:
         """Return what a saved state must agree in, as primitives."""
         return {"kind": type(self).__name__, "rho": [round(rate, 7) for rate in self._rho[:, 0].tolist()]}

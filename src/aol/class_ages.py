@@ -116,8 +116,7 @@ class ClassAges(ClassCounts):
     ) -> None:
         super().__init__(num_classes, rho=rho, device=device)
         runs, shape = len(self._rho), (len(self._rho), self.num_classes)
-        several = isinstance(threshold, list | tuple) and not self._single
-        rules: Sequence[Any] = threshold if several else [threshold] * runs  # type: ignore[assignment]
+        rules: Any = threshold if isinstance(threshold, list | tuple) and not self._single else [threshold] * runs
         if len(rules) != runs:
             raise ValueError(f"threshold must be one rule, or {runs}, one per run, not {len(rules)} rules.")
         self._rules = [_checked_rule(rule) for rule in rules]

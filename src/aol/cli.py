@@ -94,8 +94,6 @@ class Parser(argparse.ArgumentParser):
         return parsed, unknown
 
 
-# Commands and flags are data, from which parsers are made.
-
 Act: TypeAlias = Callable[[argparse.Namespace], int | None]
 Flag: TypeAlias = tuple[str, dict[str, Any]]  # its name, and what `add_argument` takes
 COMMANDS: dict[str, Callable[[Any], Parser]] = {}  # by its words, such as "study run": what adds it to a parser

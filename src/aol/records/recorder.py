@@ -8,10 +8,10 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ MOST_TESTED = 200  # test samples that are wrong of which a picture or text is k
 _COLUMNS = ("id", "method", "seed", "epoch", "class", "name", "count")  # of the tables of epochs and classes
 
 
-class Recorder:
+class Recorder(AbstractContextManager["Recorder"]):
     """Records a training loop of your own, epoch by epoch, for `aol show`, `aol report` and `aol.load_runs`.
 
     Call `observe` beside `ages.observe` with the logits, `advance` once an epoch, right after `ages.advance()`, and
@@ -276,9 +276,6 @@ class Recorder:
                 write_run(self.folder, replace(record, finished=True))
         self._closed = True
         self._held.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(finished=kind is None)

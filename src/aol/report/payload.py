@@ -82,7 +82,6 @@ def payload(runs: Sequence[RunData], *, now: datetime | None = None) -> dict[str
     if len(methods.rows) > METHODS:
         notes.append(f"Methods: the first {METHODS} of {len(methods.rows)} are listed.")
     when = (now or datetime.now()).astimezone()
-    # What the page is about: the data sets, else the folder of the runs, and the date.
     sets = dict.fromkeys(str(name) for data in runs if (name := data.run.settings.get("data") or data.run.data))
     folders = dict.fromkeys((data.folder if len(runs) == 1 else data.folder.parent).name for data in runs)
     about = list(sets or folders)

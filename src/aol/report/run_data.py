@@ -217,7 +217,6 @@ def load(
         if damaged is None or not read:
             raise problem
         damaged(str(problem))
-    # Runs of one name are told apart by the settings in which they differ, else by number.
     names = unlike(told_apart([data.name for data in runs], [data.run for data in runs]))
     return [replace(data, name=name) for data, name in zip(runs, names, strict=True)]
 
