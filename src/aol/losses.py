@@ -15,7 +15,7 @@ ROUNDING = 0.02  # of soft targets in bfloat16, and of their sum
 
 
 def softmax_loss(logits: Tensor, target: Tensor, *, offset: Tensor | None = None) -> Tensor:
-    r"""Return the softmax cross-entropy by sample, `[B]` or `[R, B]`.
+    r"""Return the softmax cross-entropy per sample, `[B]` or `[R, B]`.
 
     .. math:: \ell = -\sum_k y_k \log \frac{\exp z_k}{\sum_j \exp z_j}
 
@@ -36,7 +36,7 @@ def softmax_loss(logits: Tensor, target: Tensor, *, offset: Tensor | None = None
 
 
 def sigmoid_loss(logits: Tensor, target: Tensor, *, offset: Tensor | None = None) -> Tensor:
-    r"""Return the one-versus-all sigmoid cross-entropy by sample, summed over classes, `[B]` or `[R, B]`.
+    r"""Return the one-versus-all sigmoid cross-entropy per sample, summed over classes, `[B]` or `[R, B]`.
 
     .. math:: \ell = -\sum_k \big[ y_k \log \sigma(z_k) + (1 - y_k) \log(1 - \sigma(z_k)) \big]
 
@@ -49,7 +49,7 @@ def sigmoid_loss(logits: Tensor, target: Tensor, *, offset: Tensor | None = None
 
 
 def focal_loss(logits: Tensor, target: Tensor, gamma: float = 1.0, *, offset: Tensor | None = None) -> Tensor:
-    r"""Return the sigmoid focal loss by sample, summed over classes, `[B]` or `[R, B]`.
+    r"""Return the sigmoid focal loss per sample, summed over classes, `[B]` or `[R, B]`.
 
     .. math:: \ell = -\sum_k \big[ y_k\, (1 - p_k)^\gamma \log p_k + (1 - y_k)\, p_k^\gamma \log(1 - p_k) \big],
         \qquad p = \sigma(z)
