@@ -98,7 +98,6 @@ def _scores(answer: object, method: str, size: int) -> Floats:
 
 
 def _check_classifier(estimator: BaseEstimator) -> None:
-    """Raise unless this is a classifier."""
     if isclass(estimator) or not hasattr(estimator, "fit") or not is_classifier(estimator):
         raise TypeError(f"estimator must be a classifier of scikit-learn, not {_check.shown(estimator)}.")
 
