@@ -202,7 +202,10 @@ class Margins(State):
         return ~_check.moved(wrong, self.device)
 
     def advance(self, *, scale: float = 1.0, sync: bool = True) -> None:
-        """End the epoch or step: move offsets, by `scale` (lr / largest lr) times the gain. Collective if `sync`."""
+        """End the epoch or step: move the offsets. Collective under `torch.distributed`, unless `sync=False`.
+
+        `scale`, in [0, 1], multiplies the gain: lr / (largest lr) lets offsets settle as the network does.
+        """
         scale = _check.number("scale", scale, 0.0, 1.0)
         allowed = f"{self.num_classes} classes; probabilities from 0 to 1, with the sum 1"
         together = self._begin(sync, f"label and answer must be in range ({allowed}), and times 0 or more")

@@ -157,7 +157,7 @@ def test_one_class_no_ages_and_nothing_known_give_a_sentence_too() -> None:
 def test_a_class_that_is_not_learnt_has_no_likely_label_errors() -> None:
     data = make_data(epochs=12)
     assert data.samples is not None
-    right = np.array([[age == 1 for age in row] for row in data.samples.history(np.arange(len(data.samples)))])
+    right = np.array([[age == 1 for age in row] for row in data.samples.answers.ages(np.arange(len(data.samples)))])
     right[:, data.samples.label == 0] = False
     lost = changed(data, samples=replace(data.samples, answers=Answers(pack(right), None, len(data.samples))))
     assert "labels" in kinds(data)

@@ -67,10 +67,10 @@ def test_histories_and_counts_of_samples_are_those_of_the_story() -> None:
     rows = {str(index): row for row, index in enumerate(samples.index)}
     for place, name in enumerate(found["id"]):
         row = rows[name]
-        assert restored(found["history"][place], 9) == samples.history([row])[:, 0].tolist()
+        assert restored(found["history"][place], 9) == samples.answers.ages(np.array([row]))[:, 0].tolist()
         assert found["label"][place] == samples.label[row]
         assert found["age"][place] == samples.age[row]
-        assert found["wrongEpochs"][place] == (samples.history([row])[:, 0] > 1).sum()
+        assert found["wrongEpochs"][place] == (samples.answers.ages(np.array([row]))[:, 0] > 1).sum()
         assert found["seenEpochs"][place] == 9
     assert found["wrong"] == (samples.age > 1).sum()
     unknown = replace(samples, prediction=np.full(len(samples), -1, np.int32))

@@ -62,7 +62,7 @@ def test_counts_over_time_are_those_of_the_history(out: Path) -> None:
     for name in ("offline", "arrival", "heard"):
         samples = load(out / name)[-1].samples
         assert samples is not None
-        history = samples.history(np.arange(len(samples)))
+        history = samples.answers.ages(np.arange(len(samples)))
         assert (history[-1] == samples.age).all()
         before = np.vstack((np.ones_like(history[:1]), history[:-1]))
         assert samples.episodes.tolist() == ((before <= 1) & (history > 1)).sum(0).tolist()
@@ -85,7 +85,7 @@ def test_the_class_ages_on_record_are_those_of_the_samples(out: Path) -> None:
     for name in ("offline", "arrival"):
         data = load(out / name)[-1]
         assert data.samples is not None
-        history, label = data.samples.history(np.arange(len(data.samples))).astype(float), data.samples.label
+        history, label = data.samples.answers.ages(np.arange(len(data.samples))).astype(float), data.samples.label
         history[history == 0] = np.nan
         for c in range(10):
             of_class = history[:, label == c]
@@ -136,8 +136,8 @@ def test_a_run_in_training_is_read_as_far_as_both_its_files_go(out: Path, tmp_pa
     (data,) = load(run)
     assert not data.run.finished
     assert data.samples is not None
-    assert len(data.run.epochs) == len(data.samples.history([0])) == 2
-    assert (data.samples.history(np.arange(len(data.samples)))[-1] == data.samples.age).all()
+    assert len(data.run.epochs) == len(data.samples.answers.ages(np.array([0]))) == 2
+    assert (data.samples.answers.ages(np.arange(len(data.samples)))[-1] == data.samples.age).all()
     write_data(run, replace(data, run=whole))  # and an epoch behind
     (data,) = load(run)
     assert len(data.run.epochs) == len(data.run.over_time["age"]) == len(data.run.curves["test_accuracy"]) == 2

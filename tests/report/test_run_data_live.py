@@ -38,11 +38,11 @@ def test_runs_under_way_are_whole_at_any_moment(tmp_path: Path, monkeypatch: pyt
             assert data.samples is not None
             length = len(data.run.epochs)
             assert data.run.epochs.tolist() == list(range(1, length + 1))
-            assert len(data.run.over_time["age"]) == len(data.samples.history([0])) == length
+            assert len(data.run.over_time["age"]) == len(data.samples.answers.ages(np.array([0]))) == length
             assert length >= lengths.get(data.name, 0)
             lengths[data.name] = length
             assert data.run.command is not None
-            last = data.samples.history(np.arange(len(data.samples)))[-1]
+            last = data.samples.answers.ages(np.arange(len(data.samples)))[-1]
             assert (last == data.samples.age).all()
     assert status_of(child) == 0
     assert looked > 5

@@ -210,7 +210,7 @@ def _samples(data: RunData, samples: Samples, runs: int, pictures: dict[str, int
     old = choose(oldest_first(samples), samples.label, most, size)
     doubted = choose(doubtful_first(samples), samples.label, most // 2, size)
     rows = np.unique(np.concatenate((old, doubted)))
-    ages = samples.history(rows)[-EPOCHS:]
+    ages = samples.answers.ages(rows)[-EPOCHS:]
     wanted = dict.fromkeys(row for pair in zip_longest(doubted.tolist(), old.tolist()) for row in pair)  # by turns
     wanted.pop(None, None)
     shown = {row: samples.picture(row) for row in [*wanted][: PICTURES // runs]}

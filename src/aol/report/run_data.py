@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from aol.records.history import epoch_weight
@@ -44,10 +43,6 @@ class Samples(SampleTable):
     about: Mapping[int, Description] = field(default_factory=dict)  # of some rows: text, or pairs of name and value
     ids: Sequence[str | int] | None = None  # the names of the samples, where they have some
     test_accuracy: Floats | None = None  # the share of right answers on test by class, `[C]`
-
-    def history(self, rows: npt.ArrayLike) -> Shorts:
-        """Return the ages of some samples after every epoch, `int32 [E, len(rows)]`; 0 before the first sight."""
-        return self.answers.ages(np.asarray(rows, dtype=np.int64))
 
     def id(self, row: int) -> str:
         """Return the name of a sample, else its position in the data."""
