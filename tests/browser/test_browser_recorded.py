@@ -121,3 +121,22 @@ def test_a_record_of_the_last_epoch_alone_shows_its_classes_and_no_heatmap(open_
     assert page.locator("#run-table tbody tr").count() == 61
     fewer = open_page(tmp_path / "fewer.html").locator("#run-more").get_by_role("button")
     assert fewer.all_inner_texts() == ["All"]  # 48 more are all
+
+
+def test_the_baseline_is_shown_and_comes_first_whatever_its_place(open_page: Open, tmp_path: Path) -> None:
+    data = make_data()
+    runs = [changed(data, name=name, method=name, baseline=None, settings={}) for name in ("a", "b", "c", "d", "plain")]
+    write_page(runs, tmp_path / "report.html")
+    page = open_page(tmp_path / "report.html")
+    assert page.locator("#curve-controls .key > span").all_inner_texts() == [" plain", " a", " b", " c"]
+
+
+def test_colours_and_axes_are_labelled_without_exponents(open_page: Open, tmp_path: Path) -> None:
+    data = make_data()
+    age = data.run.over_time["age"]
+    ages = age / age.max() * 9 + 1  # ticks 2, 4 ... 10, of which d3 rounds the last to one digit
+    write_page([changed(data, over_time=data.run.over_time | {"age": ages})], tmp_path / "report.html")
+    page = open_page(tmp_path / "report.html")
+    labels = page.locator("#heat-legend .role-legend-label text").all_text_contents()
+    assert "10" in labels
+    assert not [label for label in labels if "e" in label]

@@ -93,7 +93,7 @@ async function lineChart(host, { title, series, share, height = 190 }) {
           x: { field: "epoch", type: "quantitative", scale: { zero: false, nice: false }, axis: wholeAxis(UNIT, epochs[0], epochs.at(-1)) },
           y: {
             field: "value", type: "quantitative", scale: { zero: false, nice: true },
-            axis: { grid: true, tickCount: 5, title: null, format: share ? (range < 0.04 ? ".1%" : ".0%") : "~g" },
+            axis: { grid: true, tickCount: 5, title: null, format: share ? (range < 0.04 ? ".1%" : ".0%") : "~f" },
           },
           color: line(series.map((each) => colourOf(each.colour))),
           strokeDash: line(series.map((each) => dashOf(each.colour))),

@@ -168,7 +168,7 @@ function drawLegend({ low, high, gamma }) {
     legends: [{
       fill: "colour", orient: "bottom", direction: "horizontal", gradientLength: 220, gradientThickness: 12,
       title: `${spoken(state.reading)}${gamma === 1 ? "" : " (square-root colours)"}`, titleLimit: 300,
-      format: isShare(state.reading) ? ".0%" : "~g", tickCount: 5, offset: 0, labelOverlap: "greedy", labelSeparation: 6,
+      format: isShare(state.reading) ? ".0%" : "~f", tickCount: 5, offset: 0, labelOverlap: "greedy", labelSeparation: 6,
     }],
   }, "Colour scale", "vega");
 }
