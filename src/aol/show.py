@@ -141,8 +141,8 @@ def _print_methods(out: Console, frame: RunFrame) -> None:
     for row in rows:
         gain = _percent(row.gain.mean, "+.2f") if row.gain else ""
         interval = " to ".join(_percent(end, "+.2f") for end in row.gain.interval or ()) if row.gain else ""
-        certain = "*" if methods.verdicts.get(row.name) else ""
-        gains.append((row.name, str(row.seeds), _percent(row.mean), _percent(row.spread), gain + certain, interval))
+        star = "*" if methods.verdicts.get(row.name) else ""
+        gains.append((row.name, str(row.seeds), _percent(row.mean), _percent(row.spread), gain + star, interval))
     print_table(out, ("method", "seeds", f"{methods.measure} %", "sd", "gain", "95 % interval"), gains)
     measures = rows[0].measures if rows else {}
     names = [measure_text("last" if name == "accuracy" else f"{name}_last") for name in measures]

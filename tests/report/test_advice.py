@@ -68,8 +68,8 @@ def test_what_was_memorised_was_learnt_in_training() -> None:
 @pytest.mark.parametrize(
     ("differences", "said"),
     [([0.06, 0.07, 0.08], "Here cb gained +7.0 points of accuracy (+4.5 to +9.5, 3 seeds) over none: use it"),
-     ([-0.1, 0.07, 0.08], "Nothing tried here gained for certain; the most: cb gained +1.7 points"),
-     ([-0.1, 0.02, 0.05], "Nothing tried here gained for certain; the most: cb lost 1.0 points")],
+     ([-0.1, 0.07, 0.08], "No gain here is significant; the best: cb gained +1.7 points"),
+     ([-0.1, 0.02, 0.05], "No gain here is significant; the best: cb lost 1.0 points")],
 )  # fmt: skip
 def test_advice_on_rare_classes_is_what_was_gained_here(differences: list[float], said: str) -> None:
     data = with_ages([1.1, 1.2, 1.1, 5.0, 7.0], [100, 90, 80, 5, 4])

@@ -149,7 +149,7 @@ def test_methods_have_seeds_gains_worst_classes_head_and_tail() -> None:
     assert (none["name"], none["seeds"], none["gain"]) == ("none", 2, None)
     assert (aol["name"], aol["gain"]) == ("aol", pytest.approx(0.06))
     assert aol["interval"] == pytest.approx([0.06 - 0.12706, 0.06 + 0.12706], abs=1e-4)  # t(1) = 12.706, error 0.01
-    assert "No gain is certain" in str(found["answer"])  # type: ignore[index,call-overload]
+    assert "No gain is significant" in str(found["answer"])  # type: ignore[index,call-overload]
     last = np.stack([data.run.over_time["test_accuracy"][-1] for data in runs[:2]])  # six classes, largest first
     wanted = [last.min(1).mean(), last[:, :2].mean(), last[:, 2:4].mean(), last[:, 4:].mean()]
     assert none["measures"] == pytest.approx(wanted, abs=1e-3)

@@ -1,4 +1,4 @@
-"""Methods side by side: mean and spread over seeds, gains over training without weights, and which are certain."""
+"""Methods side by side: mean and spread over seeds, and gains over training without weights, with significance."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Methods:
 
     @cached_property
     def verdicts(self) -> dict[str, str]:
-        """Methods by name that are for certain "better" or "worse" than the baseline: by Holm, over all methods."""
+        """Methods by name that are significantly "better" or "worse" than the baseline: by Holm, over all methods."""
         gains = {row.name: row.gain for row in self.rows if row.gain}
         if not gains:
             return {}
@@ -116,7 +116,7 @@ class Methods:
 
     @property
     def better(self) -> list[MethodRow]:
-        """The methods that are better than the baseline for certain, the largest gain first."""
+        """The methods that are significantly better than the baseline, the largest gain first."""
         return [row for row in self.tried if self.verdicts.get(row.name) == "better"]
 
     @property
@@ -146,9 +146,9 @@ class Methods:
             also = f" Also: {'; '.join(better[1:3])}." if better[1:] else ""
             return f"Best here: {better[0]}.{also}{self.chosen}"
         most, many = self.tried[0], f" (corrected for {len(self.tried)} methods). The best"
-        none = f"No gain is certain{many if self.chosen else ''}: {self.gain_text(most)}."
+        none = f"No gain is significant{many if self.chosen else ''}: {self.gain_text(most)}."
         near = most.gain is not None and most.gain.interval is not None and most.gain.interval[0] > 0
-        return f"{none}{' More seeds may make it certain.' if near else ''}{self.chosen}"
+        return f"{none}{' More seeds may make it significant.' if near else ''}{self.chosen}"
 
     def worst(self) -> str:
         """Return which class is worst on test: with the first method, and with the one of the largest gain."""
@@ -159,13 +159,13 @@ class Methods:
         ]
         return f" Worst class on test: {', '.join(said)}." if said else ""
 
-    def about(self, certain: str) -> str:
-        """Return how the numbers were read; `certain` says how certain gains are marked."""
+    def about(self, marked: str) -> str:
+        """Return how the numbers were read; `marked` says how significant gains are."""
         text = "On test, at the end of training, mean over seeds."
         if self.tried:
             text += (
                 f" Gains are points of {self.measure} over {self.tried[0].baseline}, paired by seed, with Student's "
-                f"interval; those {certain} are certain at {LEVEL:.0%}, corrected for their number (Holm)."
+                f"interval; those {marked} are significant at {LEVEL:.0%}, corrected for their number (Holm)."
             )
         if self.balanced:
             text += " The test set is balanced: accuracy is balanced accuracy."

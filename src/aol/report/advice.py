@@ -188,7 +188,7 @@ def _remedy(data: RunData, methods: Methods) -> str:
         return f"Here {methods.gain_text(methods.better[0])}: use it, or collect more samples.{methods.chosen}"
     if methods.tried:
         most = methods.gain_text(methods.tried[0])
-        return f"Nothing tried here gained for certain; the most: {most}. More samples would help.{methods.chosen}"
+        return f"No gain here is significant; the best: {most}. More samples would help.{methods.chosen}"
     return f"Try {_offsets(data)}, or collect more samples."
 
 
