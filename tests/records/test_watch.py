@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 import aol
-from aol.records.datasets import labels_of
+from aol.records.datasets import first_that_differs, labels_of
 from aol.records.previews import read_previews
 from aol.records.record import read_run
 from aol.records.watch import Watch
@@ -262,6 +262,17 @@ def test_augmentation_gets_a_warning_and_a_plain_set_none(tmp_path: Path) -> Non
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Watch(tmp_path / "plain", DATA).close()
+
+
+def test_a_flip_of_half_of_the_images_is_seldom_missed() -> None:
+    class Flipped(TensorDataset):
+        def __getitem__(self, place: int) -> tuple[Tensor, ...]:
+            x, y = super().__getitem__(place)
+            return (x.flip(-1) if torch.rand(()) < 0.5 else x), y
+
+    torch.manual_seed(0)
+    images = Flipped(torch.rand(100, 3), torch.zeros(100))
+    assert sum(first_that_differs(images) is None for _ in range(1000)) < 15  # one in 256
 
 
 REFUSED = {
