@@ -781,3 +781,9 @@ def test_wrong_labels_and_unknown_arguments_are_named() -> None:
             getattr(aol, loss)(3, weight=torch.ones(3))
         with pytest.raises(ValueError, match="label_smoothing"):
             getattr(aol, loss)(3, label_smoothing=2)
+
+
+def test_a_printed_loss_says_its_classes_and_settings() -> None:
+    assert "num_classes=10" in repr(aol.LogitAdjustedLoss(10, memory=500))
+    assert "memory=500" in repr(aol.LogitAdjustedLoss(10, memory=500))
+    assert "every=60" in repr(aol.AgeWeightedLoss(3))

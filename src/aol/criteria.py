@@ -183,7 +183,7 @@ def _within(low: float, value: Any, high: float) -> bool:
 
 def _counts(given: Any, num_classes: int) -> Tensor:
     """Return given counts as `float32 [C]`; refuse a pandas Series in the order of `value_counts()`, by frequency."""
-    wanted = f"counts must be {num_classes} numbers of samples, not shares"
+    wanted = f"counts must be {num_classes} numbers of samples (not shares)"
     if hasattr(given, "to_numpy") and hasattr(given, "index"):
         index = list(given.index)
         ordered = index == list(range(len(index))) or not all(map(_is_whole, index))
@@ -237,6 +237,11 @@ class _Criterion(KeepsTypes):
         self.num_classes, self.ignore_index = int(num_classes), ignore_index
         self.label_smoothing, self.reduction = label_smoothing, reduction
 
+    def extra_repr(self) -> str:
+        """Return the settings, for `print(criterion)`."""
+        settings = {name: value for name, value in vars(self).items() if not name.startswith(("_", "training"))}
+        return ", ".join(f"{name}={value!r}" for name, value in settings.items())
+
     def _add(self, **buffers: Tensor) -> None:
         for name, value in buffers.items():
             self.register_buffer(name, value)
@@ -256,8 +261,8 @@ class _Criterion(KeepsTypes):
         wanted = shape if target.is_floating_point() else shape[:place] + shape[place + 1 :]
         if place < 0 or shape[place] != self.num_classes or target.shape != wanted:
             raise ValueError(
-                f"logits must be [B, C, ...] with C = {self.num_classes}, and target indices [B, ...] or floating-"
-                f"point soft targets [B, C, ...], not {list(shape)} and {list(target.shape)} of {target.dtype}."
+                f"logits must be [B, C, ...] with C = {self.num_classes} (num_classes), and target indices [B, ...] "
+                f"or floating soft targets [B, C, ...], not {list(shape)} and {list(target.shape)} of {target.dtype}."
             )
         if target.device.type == "cpu" and not (target.is_floating_point() or torch.compiler.is_compiling()):
             label = target[target != self.ignore_index]
