@@ -32,7 +32,8 @@ from aol.lab.engine.learner import rate_at
 from aol.lab.engine.loop import Loop
 from aol.lab.engine.passes import Trained, TrainPass
 from aol.lab.settings import Settings
-from aol.lab.train.group_training import write_records
+from aol.lab.train.group_training import Context, ExecutionOptions, write_records
+from aol.lab.train.progress import Progress
 from aol.records.store import Store
 
 NET, BATCH, SEEDS = "resnet32", 128, tuple(range(100, 105))
@@ -92,7 +93,9 @@ class Part(Loop):
         score = total if self.method == "mean loss" else never.float()
         if self.method == "label-error score":
             with tempfile.TemporaryDirectory() as folder:
-                write_records(self, pair, Store(folder), finished=False, networks=False)
+                options = ExecutionOptions(self.device, networks=False)
+                context = Context(Store(folder), {self.settings.data: pair}, options, Progress(), keep=())
+                write_records(self, context, finished=False)
                 frames = [aol.find_label_errors(Path(folder, "runs", run.run_id)) for run in self.runs]
             found = torch.from_numpy(np.stack([frame.sort_index()["score"] for frame in frames]))
             score = found.to(self.device).gather(1, self.pool)
