@@ -27,7 +27,7 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
 import aol
-from aol.stats import Gain
+from aol.stats import paired_gain
 
 MEASURES = {
     "balanced": "balanced accuracy",
@@ -403,10 +403,9 @@ def by_problem(record: Record) -> dict[str, dict[str, Record]]:
 
 def gain(now: list[float], before: list[float]) -> str:
     """Return a mean difference in points, and half of Student's interval of 95 %."""
-    of_seeds = 100 * (np.asarray(now) - np.asarray(before))
-    mean, error = of_seeds.mean(), of_seeds.std(ddof=1) / len(of_seeds) ** 0.5
-    low, high = Gain(mean, len(of_seeds), None, error).interval or (mean, mean)
-    mean = round(mean, 1) + 0.0  # no -0.0
+    paired = paired_gain((100 * (np.asarray(now) - np.asarray(before))).tolist())
+    low, high = paired.interval or (paired.mean, paired.mean)
+    mean = round(paired.mean, 1) + 0.0  # no -0.0
     return f"{mean:+.1f} ± {(high - low) / 2:.1f}".replace("-", "−").replace(" ", "\N{NO-BREAK SPACE}")
 
 

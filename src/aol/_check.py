@@ -72,7 +72,7 @@ def truths(name: str, value: object, *, device: torch.device | None = None) -> t
         return moved(given, device), None
     neither = ((given.to(torch.int64) < 0) | (given.to(torch.int64) > 1)).any()
     if readable(given) and bool(neither):
-        raise ValueError(f"{name} must be true or false for every item; a number must be 0 or 1.")
+        raise ValueError(f"{name} must be true or false for each item; a number must be 0 or 1.")
     return moved(given, device).to(torch.bool), None if readable(given) else moved(neither, device)
 
 

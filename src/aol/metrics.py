@@ -156,7 +156,7 @@ def class_metrics(
 def _accuracies(name: str, value: _check.Numbers) -> Tensor:
     known = _check.real(name, value).to(torch.float64)
     if known.dim() == 0 or known.shape[-1] == 0:
-        raise ValueError(f"{name} must hold a number for every class in its last dimension, not {_check.shown(value)}.")
+        raise ValueError(f"{name} must hold a number for each class in its last dimension, not {_check.shown(value)}.")
     wrong = (known < 0.0) | (known > 1.0)
     if bool(wrong.any()):
         raise ValueError(f"{name} must be fractions from 0 to 1, or NaN, not {known[wrong][0].item():g}.")
@@ -166,5 +166,5 @@ def _accuracies(name: str, value: _check.Numbers) -> Tensor:
 def _counts(value: _check.Numbers) -> Tensor:
     counts = _check.counts(value)
     if counts.dim() != 1:
-        raise ValueError(f"counts must be a vector with a number for every class, not {_check.shown(value)}.")
+        raise ValueError(f"counts must be a vector with a number for each class, not {_check.shown(value)}.")
     return counts

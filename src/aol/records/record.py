@@ -233,7 +233,7 @@ def _floats(given: dict[str, Any], kind: str, size: int) -> dict[str, Floats]:
     lists: dict[str, list[Any]] = given[kind]
     fits = set(map(len, lists.values())) <= {size}  # of all at once, which is faster
     fits = fits and set(map(type, chain.from_iterable(lists.values()))) <= {int, float, type(None)}
-    _require(fits, f"{kind} must be {size} numbers by name")
+    _require(fits, f"{kind} must be {size} numbers each")
     try:
         table = np.array(list(lists.values()), dtype=np.float64).reshape(len(lists), size)
     except OverflowError as error:
