@@ -152,7 +152,7 @@ def test_what_several_processes_record_is_what_one_would_have(processes, absent,
         for name in mine.run.curves.keys() - {"seconds"}:
             np.testing.assert_allclose(theirs.run.curves[name], mine.run.curves[name], rtol=1e-5, err_msg=name)
         rows = np.arange(len(mine.samples))
-        assert (mine.samples.history(rows) == theirs.samples.history(rows)).all()
+        assert (mine.samples.answers.ages(rows) == theirs.samples.answers.ages(rows)).all()
         for name in ("seen", "wrong", "episodes", "prediction"):
             assert (getattr(mine.samples, name) == getattr(theirs.samples, name)).all(), name
         for name in ("confidence", "top", "mean_confidence", "mean_other"):
