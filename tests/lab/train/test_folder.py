@@ -68,14 +68,12 @@ def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_address_and_deletion_are_not_taken_from_a_request() -> None:
-    options = {"device": "cpu", "together": 2, "minutes": 5.0, "ray": "stranger:6379", "fresh": True, "out": "/"}
     args = Namespace(device="cuda")
+    options = {"device": "cpu", "together": 2, "minutes": 5.0, "ray": "stranger:6379", "fresh": True}
     add_noted(args, {"options": options})
     assert (args.device, args.together, args.minutes, args.ray) == ("cuda", 2, None, None)
-    assert not hasattr(args, "fresh")
     add_noted(args, {"choice": {"only": ["data=digits"], "ray": "stranger:6379"}}, "choice", {"only": [], "set": []})
-    assert (args.only, args.set, args.ray) == (["data=digits"], [], None)
-    assert not hasattr(args, "out")
+    assert (args.only, args.set, args.ray, hasattr(args, "fresh")) == (["data=digits"], [], None, False)
 
 
 SETTINGS = Settings(epochs=4, eval_every=2)
