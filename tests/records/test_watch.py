@@ -279,6 +279,7 @@ REFUSED = {
     "no map-style set": (iter(DATA), {}, TypeError, "map-style"),
     "labels of another size": (DATA, {"ages": aol.SampleAges(Y[:22])}, ValueError, "22"),
     "no label": ([{"x": 1.0}] * 3, {}, ValueError, "label"),
+    "bare numbers": ([1, 2, 3], {}, TypeError, "A row must be"),
     "an unknown word": (DATA, {"everi": 2}, TypeError, r"Watch has no argument 'everi'\. Did you mean 'every'\?"),
     "no answers": (DATA, {"answer": "x"}, TypeError, "answer must be a function"),
     "text as classes": (DATA, {"classes": "abc"}, TypeError, "classes must be a list of names, not 'abc'"),

@@ -33,7 +33,8 @@ def opened(name: str, given: Any) -> tuple[Any, dict[str, Any]]:
 def label_of(batch: Any) -> Any:
     """Return the label of a sample or batch (x, y, ...), or of a mapping."""
     if not isinstance(batch, Mapping):
-        if isinstance(batch, Tensor | np.ndarray | str) or (isinstance(batch, tuple | list) and len(batch) < 2):
+        short = isinstance(batch, tuple | list) and len(batch) < 2
+        if short or isinstance(batch, Tensor | np.ndarray | str) or not hasattr(batch, "__getitem__"):
             raise TypeError(f"A row must be (x, y, ...) or a mapping with a label, not {_check.shown(batch)}.")
         return batch[1]
     for name in LABELS:
