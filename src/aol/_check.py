@@ -77,8 +77,8 @@ def truths(name: str, value: object, *, device: torch.device | None = None) -> t
 
 
 def listed(name: str, value: Any) -> Sequence[Any]:
-    """Return names, or raise TypeError for what is no sequence or one text, whose letters would be the names."""
-    if isinstance(value, str) or not (hasattr(value, "__len__") and hasattr(value, "__iter__")):
+    """Return names, or raise TypeError for what has no order, or one text, whose letters would be the names."""
+    if isinstance(value, str | set | frozenset) or not (hasattr(value, "__len__") and hasattr(value, "__iter__")):
         raise TypeError(f"{name} must be a list of names, not {shown(value)}.")
     return list(value)
 

@@ -199,6 +199,7 @@ WRONG: dict[str, tuple[dict[str, object], type, str]] = {
     "many runs": ({"ages": aol.SampleAges([0, 1], rho=[0.1, 0.5])}, TypeError, "with a number as rho"),
     "classes": ({"classes": ["a", "b"]}, ValueError, "classes must be 4 names"),
     "no classes": ({"classes": 5}, TypeError, "classes must be a list of names, not 5"),
+    "classes without order": ({"classes": {"a", "b", "c", "d"}}, TypeError, "classes must be a list of names, not"),
     "no folder": ({"folder": 5}, TypeError, "folder must be a path, not 5"),
     "no function": ({"test_describe": 5}, TypeError, "test_describe must be a function"),
     "seed": ({"seed": -1}, ValueError, "seed must be a whole number of 0 or more"),

@@ -43,6 +43,15 @@ def test_names_stay_when_a_run_goes_on_and_new_ones_take_their_place(tmp_path: P
         assert shown(tmp_path) == wanted
 
 
+def test_names_may_be_bytes_and_those_that_could_not_be_read_back_are_refused(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    aol.Recorder(tmp_path / "bytes", ages, names=[name.encode() for name in PATHS]).close()
+    assert shown(tmp_path / "bytes") == PATHS
+    with pytest.raises(ValueError, match="names must be shorter"):
+        aol.Recorder(tmp_path / "texts", ages, names=["a long text " * 9000] * 30)
+    assert not (tmp_path / "texts" / "ids.json").exists()
+
+
 def test_a_file_name_that_is_no_utf8_is_written_everywhere(tmp_path: Path) -> None:
     names, page = ["caf\udce9.jpg", "\ud800", *PATHS[2:]], str(tmp_path / "page.html")
     ages = aol.SampleAges(LABELS, num_classes=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -330,7 +331,7 @@ def test_what_is_no_model_or_no_logits_is_refused_and_the_epoch_can_be_given_aga
             watch.epoch(Silent())
 
 
-@pytest.mark.parametrize("how", ["empty", "cut", "random", "other labels", "missing"])
+@pytest.mark.parametrize("how", ["empty", "cut", "random", "other labels", "missing", "a pipe"])
 def test_resume_refuses_damaged_and_missing_ages_and_loses_nothing(how: str, tmp_path: Path) -> None:
     data = TensorDataset(X, Y.flip(0)) if how == "other labels" else DATA
     with Watch(tmp_path, DATA) as watch:
@@ -339,15 +340,16 @@ def test_resume_refuses_damaged_and_missing_ages_and_loses_nothing(how: str, tmp
     path = tmp_path / "ages.pt"
     whole = path.read_bytes()
     damaged = {"empty": b"", "cut": whole[: len(whole) // 2], "random": bytes(range(256)) * 2, "other labels": whole}
-    if how == "missing":
-        path.unlink()
-    else:
+    path.unlink()
+    if how == "a pipe":
+        os.mkfifo(path)
+    elif how != "missing":
         path.write_bytes(damaged[how])
-    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    before = {file: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}
     with pytest.raises(ValueError, match=r"other labels|not a whole file of ages|without ages\.pt") as refused:
         Watch(tmp_path, data, resume=True)
     assert str(tmp_path) in str(refused.value)
-    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+    assert {file: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()} == before
 
 
 def test_labels_come_from_the_set_itself_where_it_has_them() -> None:

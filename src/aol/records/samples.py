@@ -49,6 +49,8 @@ def write_names(folder: Path, names: Sequence[str | int] | None) -> None:
         (folder / IDS).unlink(missing_ok=True)  # of a run before
     else:  # a path that is not UTF-8 is read back as it was
         content = json.dumps(names, indent=1, ensure_ascii=False).encode(errors="backslashreplace")
+        if len(content) > _room(len(names)):
+            raise ValueError(f"names must be shorter: {len(names)} of them take {len(content):,} bytes.")
         write_if_changed(folder / IDS, content)
 
 
@@ -171,11 +173,16 @@ def restore_history(history: SampleHistory, folder: Path, run: str, labels: Tens
     history.load_state_dict({name: from_numpy(value) for name, value in columns.items()})
 
 
+def _room(size: int) -> int:
+    """Return how many bytes the names of so many samples may take: a path has at most 4,096 on Linux."""
+    return 2**20 + 2**13 * size
+
+
 def read_ids(folder: Path, size: int) -> list[str | int] | None:
     """Return the names of a run's samples; None where they have none."""
     path = folder / IDS
     try:
-        names = read_json(path, 2**20 + 2**13 * size)  # a path has at most 4,096 bytes on Linux
+        names = read_json(path, _room(size))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

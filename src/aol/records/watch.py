@@ -121,7 +121,7 @@ class Watch(AbstractContextManager["Watch"]):
         path = folder / AGES
         if path.exists() and not (folder / FILE).exists():
             raise DamagedRunError(f"{folder} has {AGES} without a record: restore it, or choose another folder.")
-        if not path.exists():
+        if not path.is_file():
             if (folder / FILE).exists() and len(read_run(folder).epochs) > 1:  # one, where the first pass was cut short
                 raise DamagedRunError(f"{folder} has a record without {AGES}: restore it, or choose another folder.")
             return

@@ -60,7 +60,7 @@ def test_a_full_disk_stops_the_run_in_a_sentence_and_leaves_the_checkpoint_whole
     assert told(out) == told(tmp_path / "straight")
 
 
-@pytest.mark.parametrize("damage", ["a bit", "another format", "a pickle that runs code"])
+@pytest.mark.parametrize("damage", ["a bit", "a pipe", "another format", "a pickle that runs code"])
 def test_runs_with_a_damaged_checkpoint_start_again(damage: str, tmp_path: Path, said) -> None:  # type: ignore
     out = tmp_path / "a"
     begun(out)
@@ -68,6 +68,9 @@ def test_runs_with_a_damaged_checkpoint_start_again(damage: str, tmp_path: Path,
     whole = path.read_bytes()
     if damage == "a bit":
         path.write_bytes(whole[:999] + bytes([whole[999] ^ 1]) + whole[1000:])
+    elif damage == "a pipe":
+        path.unlink()
+        os.mkfifo(path)
     else:
         if damage == "another format":
             torch.save({"format": 0}, path)
@@ -76,7 +79,7 @@ def test_runs_with_a_damaged_checkpoint_start_again(damage: str, tmp_path: Path,
         path.write_bytes(path.read_bytes() + hashlib.sha256(path.read_bytes()).digest())
     status, err = said(*words(out, "--resume"))
     assert status == 0
-    why = "another version of aol" if damage == "another format" else "is damaged"
+    why = {"another format": "another version of aol", "a pipe": "not a regular file"}.get(damage, "is damaged")
     assert "start again from the first epoch" in err
     assert why in err
     assert not (out / "work").exists()

@@ -177,6 +177,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint onto the CPU; nothing in it is ever executed. ValueError if it cannot be used."""
     import torch
 
+    if not path.is_file():  # to open a pipe would be to wait
+        raise ValueError(f"{path} is not a regular file")
     content = path.read_bytes()
     content, checksum = content[:-_DIGEST], content[-_DIGEST:]
     if hashlib.sha256(content).digest() != checksum:
