@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aol._values import shown
 from aol.cli import Flag, UsageError, command, path, show_help, switch, tell, value
 from aol.lab.engine.device import launched
 from aol.lab.settings import Settings, Value, check_value, grid, word
@@ -200,7 +201,12 @@ EXECUTION: tuple[Flag, ...] = (
     value("--ray", "ADDRESS", _RAY, nargs="?", const="local"),
 )
 _DEFAULTS = defaults_of(EXECUTION) | {"keep_samples": False}
-_NOT_NOTED = ("minutes", "ray")  # of the command line alone: a folder of somebody else's names no address
+# What a request notes, and its types; a folder of somebody else's names no address, and deletes nothing.
+_NOTED: Mapping[str, Any] = {
+    "data_dir": str | None, "device": str, "stacking": str, "together": int | None, "workers": int | None,
+    "checkpoint_seconds": int | float, "deterministic": bool, "keep_samples": bool,
+    "only": list, "seeds": str | None, "set": list, "data": list,
+}  # fmt: skip
 
 
 def unchanged(flags: Iterable[Flag]) -> list[Flag]:
@@ -262,7 +268,7 @@ def train_with(
 
 def noted(args: argparse.Namespace) -> dict[str, Json]:
     """Return how runs are trained, for `aol resume`, from any folder."""
-    given = {name: getattr(args, name) for name in _DEFAULTS if hasattr(args, name) and name not in _NOT_NOTED}
+    given = {name: getattr(args, name) for name in _DEFAULTS if hasattr(args, name) and name in _NOTED}
     return given | {"data_dir": absolute(args.data_dir)}
 
 
@@ -273,7 +279,12 @@ def add_noted(
     defaults: Mapping[str, object] = _DEFAULTS,
 ) -> None:
     """Add what a request notes, and nothing else than is noted, to the arguments of `aol resume`, which go first."""
-    given = {name: value for name, value in (request.get(part) or {}).items() if name not in _NOT_NOTED}
+    noted = request.get(part)
+    given = {name: own for name, own in noted.items() if name in _NOTED} if isinstance(noted, dict) else {}
+    for name, own in given.items():
+        fits = isinstance(own, _NOTED[name]) and (not isinstance(own, list) or {*map(type, own)} <= {str})
+        if not fits or (isinstance(own, int | float) and own < (name == "together")):
+            raise UsageError(f"request.json: {name} cannot be {shown(own)}.")
     vars(args).update({name: given.get(name, default) for name, default in defaults.items()} | vars(args))
 
 

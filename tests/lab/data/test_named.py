@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import pickle
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,19 @@ def test_a_damaged_archive_names_the_file(machine: Path, monkeypatch: pytest.Mon
         path.write_bytes(bad)
         with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz: (cannot be read|not the published)"):
             named.OFFICIAL["fashion-mnist"].load(folder)
+
+
+def test_an_archive_that_unpacks_to_far_more_takes_no_memory(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stated_as_official(monkeypatch, "fashion-mnist", fashion_files(machine / "f"))
+    for path in folder.glob("*.gz"):
+        path.write_bytes(gzip.compress(bytes(10**8), 1))
+    monkeypatch.setattr(named, "_LARGEST", 10**6, raising=False)
+    tracemalloc.start()
+    with pytest.raises(DataError, match="not the published file"):
+        named.OFFICIAL["fashion-mnist"].load(folder)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10**7
 
 
 def test_the_protocol_input_is_pixel_over_128_minus_one(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

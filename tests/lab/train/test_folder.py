@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from aol.cli import UsageError
 from aol.lab.cli import add_noted
 from aol.lab.settings import Settings, WrongSettingsError
 from aol.lab.train.folder import (
@@ -74,6 +75,20 @@ def test_an_address_and_deletion_are_not_taken_from_a_request() -> None:
     assert (args.device, args.together, args.minutes, args.ray) == ("cuda", 2, None, None)
     add_noted(args, {"choice": {"only": ["data=digits"], "ray": "stranger:6379"}}, "choice", {"only": [], "set": []})
     assert (args.only, args.set, args.ray, hasattr(args, "fresh")) == (["data=digits"], [], None, False)
+
+
+@pytest.mark.parametrize(
+    ("part", "given"),
+    [
+        ("options", {"device": None}), ("options", {"together": 0}), ("options", {"together": "x"}),
+        ("options", {"workers": -1}), ("options", {"checkpoint_seconds": []}), ("options", {"data_dir": 5}),
+        ("choice", {"only": [5]}), ("choice", {"seeds": [1]}), ("choice", {"set": "x"}),
+    ],
+)  # fmt: skip
+def test_a_value_of_a_request_that_no_flag_can_have_is_named(part: str, given: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match=rf"request\.json: {min(given)} cannot be"):
+        add_noted(Namespace(), {part: given}, part)
+    add_noted(Namespace(), {part: [1]}, part)
 
 
 SETTINGS = Settings(epochs=4, eval_every=2)
