@@ -74,7 +74,7 @@ def most_together(runs: Sequence[Settings], pair: AnyPair, options: ExecutionOpt
         return options.together, None
     if options.device.type == "cpu":
         return 1 if shape[1] * shape[2] > _FEW_PIXELS else 8 if run.batch_size <= 64 else 4, None
-    # Memory grows linearly with the number of runs; the data set is shared by all.
+    # Memory grows at most linearly with the number of runs; the data set is shared by all.
     free = _USABLE * torch.cuda.mem_get_info(options.device)[0]
     fit = int(free / (_CAPTURES * max(1, step_bytes(run, shape, pair.num_classes, options.device))))
     return max(1, min(256 if network_name(run.net, shape) == "cnn" else 64, fit)), None
