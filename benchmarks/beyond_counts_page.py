@@ -1,4 +1,4 @@
-"""Write the tables of docs/beyond-counts.md, and its figures, from the record of `beyond_counts.py`.
+"""Write tables and figures of docs/beyond-counts.md, from the lines of `beyond_counts.py` and `beyond_counts_gpu.py`.
 
     python benchmarks/beyond_counts_page.py
 
