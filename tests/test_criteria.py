@@ -285,6 +285,15 @@ def test_the_state_follows_the_logits_to_their_device_and_no_value_is_read(make,
     assert {loss.device.type, *(value.device.type for value in criterion.buffers())} == {"meta"}
 
 
+@every_learning_loss
+def test_a_call_on_two_devices_fails_and_moves_no_state(make) -> None:
+    criterion, (logits, target) = trained(make), batch()
+    before = state(criterion)
+    with pytest.raises(RuntimeError, match="device"):
+        criterion(logits.to("meta"), target)
+    assert state(criterion) == before
+
+
 @pytest.mark.parametrize(("name", "numbers"), [("counts", C), ("memory", C), ("margins", 3 * C), ("ages", 2 * C)])
 def test_a_training_call_sends_a_few_vectors_once_and_evaluation_nothing(name, numbers, monkeypatch) -> None:
     sent: list[int] = []

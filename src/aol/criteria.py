@@ -271,7 +271,7 @@ class _Criterion(KeepsTypes):
                 wrong = low if low < 0 else high
                 raise IndexError(f"target must lie in 0 to {self.num_classes - 1} (num_classes - 1), not {wrong}.")
         for name, value in self.named_buffers(recurse=False):
-            if value.device != logits.device:
+            if value.device != logits.device == target.device:  # else the call fails, and moves nothing
                 setattr(self, name, value.to(logits.device))
         return True
 
