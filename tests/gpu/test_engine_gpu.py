@@ -212,5 +212,5 @@ def test_as_many_runs_are_trained_together_as_there_is_room_for() -> None:
     label, weight = torch.zeros((8, 128), dtype=torch.int64, device=CUDA), torch.ones((8, 128), device=CUDA)
     for _ in range(2):
         many.step(batch, label, weight, torch.zeros((), device=CUDA))
-    # Sums of gradients of the weights take as much for one run as for eight: the estimate is too large, never too small.
+    # Sums of the weights' gradients take as much for one run as for eight: the estimate is too large, never too small.
     assert 0.5 < (torch.cuda.max_memory_allocated() - before) / (8 * each) < 1.05
