@@ -91,16 +91,19 @@ def plain_seconds(net: nn.Module, pair: Pair[ImageSet], *, epochs: int, workers:
     return seconds
 
 
-def engine_seconds(number: int, pair: Pair[ImageSet], *, epochs: int, device: torch.device) -> float:
-    """Train some networks as one; return the median seconds of an epoch after the first."""
+def engine_speed(
+    number: int, pair: Pair[ImageSet], *, epochs: int, device: torch.device, **settings: object
+) -> tuple[float, float]:
+    """Train some networks as one; return seconds and images per second of an epoch: medians without the first."""
     common = {
         "data": "random", "imbalance": IMBALANCE, "precision": "bf16" if device.type == "cuda" else "fp32",
-        "epochs": 200, "weighting": "aol", "net": "resnet32",
+        "epochs": 200, "weighting": "aol", "net": "resnet32", **settings,
     }  # fmt: skip
     loop = Loop(grid(common, seed=range(number)), pair, device=device)
     for _ in range(epochs + 1):
         loop.run_epoch()
-    return statistics.median(loop.history.epoch("seconds")[1:, 0].tolist())
+    seconds, speed = (loop.history.epoch(name)[1:, 0].tolist() for name in ("seconds", "images_per_second"))
+    return statistics.median(seconds), statistics.median(speed)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -114,18 +117,26 @@ def main(words: list[str] | None = None) -> int:
     given = parser.parse_args(words)
     device = torch.device("cuda" if on_gpu else "cpu")
     about = machine() | {"device": torch.cuda.get_device_name() if on_gpu else "CPU", "scale": given.scale}
+    about |= {"workers": given.workers}
     pair = random_pair(train=max(100, int(50_000 * given.scale)), test=max(100, int(10_000 * given.scale)))
     net = make("resnet32", num_classes=10, in_channels=3, seed=0)
     plain = plain_seconds(net, pair, epochs=2, workers=given.workers, device=device)
     rows = []
     for number in given.runs:
-        seconds = engine_seconds(number, pair, epochs=given.epochs, device=device)
-        rows.append({"runs": number, "seconds": seconds, "plain_seconds": plain, "ratio": plain * number / seconds})
+        seconds, _ = engine_speed(number, pair, epochs=given.epochs, device=device)
+        # Without clean passes and tests.
+        alone: dict[str, object] = {"weighting": "none", "signal": "train", "eval_every": 200}
+        _, speed = engine_speed(number, pair, epochs=given.epochs, device=device, **alone)
+        rows.append({
+            "runs": number, "seconds": seconds, "plain_seconds": plain, "ratio": plain * number / seconds,
+            "training_images_per_second": speed,
+        })  # fmt: skip
     print(", ".join(f"{name} {value}" for name, value in about.items()))
     print(table([
         {
             "networks as one": str(row["runs"]), "an epoch": f"{row['seconds']:.3g} s",
             "plain loop, one network": f"{plain:.3g} s", "times as fast": f"{row['ratio']:.1f}",
+            "training alone": f"{row['training_images_per_second']:,.0f} images/s",
         }
         for row in rows
     ]))  # fmt: skip

@@ -213,4 +213,4 @@ def test_as_many_runs_are_trained_together_as_there_is_room_for() -> None:
     for _ in range(2):
         many.step(batch, label, weight, torch.zeros((), device=CUDA))
     # Sums of the weights' gradients take as much for one run as for eight: the estimate is too large, never too small.
-    assert 0.5 < (torch.cuda.max_memory_allocated() - before) / (8 * each) < 1.05
+    assert 0.5 < (torch.cuda.max_memory_allocated() - before) / (8 * each) < 1

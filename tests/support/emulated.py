@@ -50,10 +50,13 @@ def maps(runs: int, batch: int, c: int, s: int, source: torch.Generator) -> Tens
 
 
 def packed(library: ctypes.CDLL, weight: Tensor, runs: int, shape: stage.Shape) -> tuple[Tensor, Tensor]:
-    ahead = torch.full((runs, shape.weights, 8), torch.nan, dtype=BF16)
-    back = torch.full_like(ahead, torch.nan)
-    call(library.run_pack, (weight,), ahead, back, runs, runs)
-    return ahead, back
+    """Pack the weights of two convolutions, zeros and those given, and return the second."""
+    ahead = torch.full((2 * runs, shape.weights, 8), torch.nan, dtype=BF16)
+    back, zeros = torch.full_like(ahead, torch.nan), torch.zeros_like(weight)
+    call(library.run_pack, (zeros, weight, *[zeros] * (stage._MOST_PACKED - 2)), ahead, back, runs, 2 * runs)
+    assert not ahead[:runs].any()
+    assert not back[:runs].any()
+    return ahead[runs:], back[runs:]
 
 
 def table_of(rows: int, runs: int, c: int, source: torch.Generator) -> Tensor:

@@ -283,7 +283,13 @@ def add_noted(
     given = {name: own for name, own in noted.items() if name in _NOTED} if isinstance(noted, dict) else {}
     for name, own in given.items():
         fits = isinstance(own, _NOTED[name]) and (not isinstance(own, list) or {*map(type, own)} <= {str})
-        if not fits or (isinstance(own, int | float) and own < (name == "together")):
+        if isinstance(own, bool):
+            fits = _NOTED[name] is bool
+        elif isinstance(own, int | float):
+            fits = fits and own >= (1 if name == "together" else 0)  # which NaN is not
+        elif name == "stacking":
+            fits = own in ("grouped", "alone")
+        if not fits:
             raise UsageError(f"request.json: {name} cannot be {shown(own)}.")
     vars(args).update({name: given.get(name, default) for name, default in defaults.items()} | vars(args))
 

@@ -6,7 +6,6 @@ import io
 import os
 import pickle
 import socket
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -116,16 +115,18 @@ def test_what_cannot_be_decoded_is_named(tmp_path: Path, content: bytes, said: s
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
 def test_what_is_no_regular_file_is_refused_by_name_and_not_waited_for(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     train = one(tmp_path, encoded(3))
     monkeypatch.chdir(tmp_path / "train" / "cat")  # the path of a socket is short
     os.remove("0.jpg")
     if kind == "pipe":
         os.mkfifo("0.jpg")
-        threading.Thread(target=lambda: Path("0.jpg").write_bytes(b""), daemon=True).start()  # no reader waits forever
+        both_ends = os.open("0.jpg", os.O_RDWR | os.O_NONBLOCK)  # so that no reader waits for ever
+        request.addfinalizer(lambda: os.close(both_ends))
     elif kind == "socket":
-        socket.socket(socket.AF_UNIX).bind("0.jpg")
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind("0.jpg")
     else:
         os.symlink("/dev/null", "0.jpg")
     for read in (lambda: train.size_of(0), lambda: train.view(0, None, 8), lambda: train.whole(0)):

@@ -82,6 +82,8 @@ def test_an_address_and_deletion_are_not_taken_from_a_request() -> None:
     [
         ("options", {"device": None}), ("options", {"together": 0}), ("options", {"together": "x"}),
         ("options", {"workers": -1}), ("options", {"checkpoint_seconds": []}), ("options", {"data_dir": 5}),
+        ("options", {"workers": True}), ("options", {"checkpoint_seconds": float("nan")}),
+        ("options", {"stacking": "x"}),
         ("choice", {"only": [5]}), ("choice", {"seeds": [1]}), ("choice", {"set": "x"}),
     ],
 )  # fmt: skip

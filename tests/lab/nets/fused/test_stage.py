@@ -42,19 +42,21 @@ def test_a_convolution_leaves_its_output_and_the_moments_of_each_channel(
 ) -> None:
     c, s = shape.channels, shape.side
     source = generator()
-    runs, batch, each = 2, 3, 2  # chunks of two images and of one: groups one after the other, and not full
+    # Chunks of two images and of one: groups one after the other, and not full; more chunks than are finished at once.
+    runs, each, batch = 2, 2, 11 if c == 64 else 3
+    chunks = (batch + 1) // 2
     library = compiled(folder, shape, ("FORWARD", "PACK", f"ENTRY={int(entry)}", "EXIT=0", "BORDER=0"))
     x = maps(runs, batch, c, s, source) + 0.5
     weight = torch.randn((runs * c, c, 3, 3), generator=source) / (3 * c**0.5)
     table = table_of(2, runs, c, source)
     ahead, _ = packed(library, weight, runs, shape)
     out = torch.full_like(x, torch.nan)
-    partial = torch.full((runs, 2, 2, c), torch.nan)
+    partial = torch.full((runs, chunks, 2, c), torch.nan)
     norm = torch.rand((8, runs, c), generator=source) + 0.5  # weight, bias, running mean and variance; four rows made
     before, arrived = norm.clone(), torch.zeros(runs, dtype=torch.int32)
     call(
         library.run_forward, x, table, ahead, out, partial, None, None, (*norm[:5], arrived), 0.1, 1e-5,
-        runs, batch, each, 2, shape.forward_bytes,
+        runs, batch, each, chunks, shape.forward_bytes,
     )  # fmt: skip
     for run in range(runs):
         read = x[run]
@@ -62,7 +64,7 @@ def test_a_convolution_leaves_its_output_and_the_moments_of_each_channel(
             read = (read.float() * table[0, run] + table[1, run]).relu().to(BF16)
         y = conv(read, weight[run * c : (run + 1) * c])
         near(out[run], y)
-        for chunk, part in enumerate((y[:2], y[2:])):
+        for chunk, part in enumerate(y.split(each)):
             flat = part.reshape(-1, c)
             torch.testing.assert_close(partial[run, chunk, 0].double(), flat.mean(0), rtol=1e-4, atol=1e-4)
             deviations = (flat - flat.mean(0)).square().sum(0)
@@ -126,7 +128,8 @@ def test_one_pass_gives_both_gradients_and_their_sums(
 ) -> None:
     c, s = shape.channels, shape.side
     source = generator()
-    runs, batch, each = 2, 5, 3
+    runs, each, batch = 2, 3, 14 if c == 64 else 5  # of 64 channels, more chunks than are finished at once
+    chunks = (batch + 2) // 3
     late_copies = ("LATE",) if late else ()
     library = compiled(folder, shape, ("BACKWARD", "PACK", f"INNER={int(inner)}", *late_copies))
     g, y, x, short, under = (maps(runs, batch, c, s, source) for _ in range(5))
@@ -135,12 +138,12 @@ def test_one_pass_gives_both_gradients_and_their_sums(
     below = x if inner else under
     _, back = packed(library, weight, runs, shape)
     out = torch.full_like(x, torch.nan)
-    partial = torch.full((runs, 2, 2, c), torch.nan)
-    sums = torch.full((runs, 2, 9, c, c), torch.nan)
+    partial = torch.full((runs, chunks, 2, c), torch.nan)
+    sums = torch.full((runs, chunks, 9, c, c), torch.nan)
     norm, arrived = torch.full((5, runs, c), torch.nan), torch.zeros(runs, dtype=torch.int32)
     call(
         library.run_backward, g, y, through, back, x, below, table, None if inner else short, out, partial, sums,
-        (*norm[:3], arrived), runs, batch, each, 2, shape.backward_bytes,
+        (*norm[:3], arrived), runs, batch, each, chunks, shape.backward_bytes,
     )  # fmt: skip
     for run in range(runs):
         own = weight[run * c : (run + 1) * c].to(BF16).double().requires_grad_()
@@ -157,9 +160,9 @@ def test_one_pass_gives_both_gradients_and_their_sums(
         near(out[run], grad)
         near(sums[run].sum(0), own.grad.permute(2, 3, 1, 0).reshape(9, c, c), 1e-5)
         away = grad * (below[run].double() - table[2, run])
-        for chunk, part in enumerate((slice(0, 3), slice(3, 5))):
-            near(partial[run, chunk, 0], grad[part].reshape(-1, c).sum(0), 1e-4)
-            near(partial[run, chunk, 1], away[part].reshape(-1, c).sum(0), 1e-4)
+        for chunk, (part, moved) in enumerate(zip(grad.split(each), away.split(each), strict=True)):
+            near(partial[run, chunk, 0], part.reshape(-1, c).sum(0), 1e-4)
+            near(partial[run, chunk, 1], moved.reshape(-1, c).sum(0), 1e-4)
         total, (scale, _, mean, deviation) = batch * s * s, table[:, run].double()
         plain, moment = grad.reshape(-1, c).sum(0), away.reshape(-1, c).sum(0) * deviation
         beta = -scale * deviation * moment / total
@@ -179,3 +182,21 @@ def test_a_gpu_with_too_little_shared_memory_takes_the_other_kernels(
         assert stage.usable() is fits
     finally:
         stage.usable.cache_clear()
+
+
+def test_convolutions_of_a_size_leave_their_sums_apart_and_are_added_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from aol.lab.nets.fused import launch_back
+
+    monkeypatch.setattr(stage, "weight_sums", lambda y, number: torch.zeros((number, 2, 3, 9 * y.shape[4], y.shape[4])))
+    monkeypatch.setattr(launch_back, "_add_chunks", lambda sums, *_: sums.mean((1, 2, 3)))  # [convolutions · R]
+    chunked = launch_back.ChunkedSums({16: 2, 32: 1})
+    maps = {channels: torch.zeros((2, 1, 1, 1, channels)) for channels in (16, 32)}
+    counters = []
+    for value, channels in ((1.0, 32), (2.0, 16), (3.0, 16)):  # from the last convolution to the first
+        sums, arrived = chunked.next(maps[channels])
+        sums += value
+        counters.append(arrived)
+    assert all(counter.tolist() == [0, 0] for counter in counters)
+    assert len({counter.data_ptr() for counter in counters}) == 3
+    gradients = {channels: [own.tolist() for own in grads] for channels, grads in chunked.gradients().items()}
+    assert gradients == {32: [[1.0, 1.0]], 16: [[3.0, 3.0], [2.0, 2.0]]}

@@ -156,7 +156,7 @@ class NormRelu(torch.autograd.Function):
             moments[cut.sums](x, partial, cut.total, cut.tiles, cut.channels, cut.chunk, **cut.shape)
         finish_forward[(cut.blocks, cut.n // PART)](
             partial, weight, bias, running_mean, running_var, table, cut.channels, cut.tiles, cut.total, momentum, eps,
-            N=cut.n, PIXELS=cut.chunk if training else 1, TRAINING=training, **finishing(cut.tiles),
+            N=cut.n, PIXELS=cut.chunk if training else 1, TRAINING=training, **finishing(cut.tiles if training else 1),
         )  # fmt: skip
         out = torch.empty_like(x)
         leave[cut.maps](x, table, shortcut if short else x, out, cut.total, cut.channels, SHORT=short, **cut.shape)

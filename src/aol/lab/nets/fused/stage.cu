@@ -5,7 +5,7 @@
 // shared memory holds planes of eight channels, 16 bytes a pixel, with a border of zeros, so that eight pixels of a row
 // lie in one 128-byte line whatever the tap. Sums are fp32, added in one order: the same inputs give the same bits.
 //
-// Compiled for each (C, S, I, WARPS) by NVRTC, and for a CPU by g++ with tests/nets/fused/emulate.h in front.
+// Compiled for each (C, S, I, WARPS) by NVRTC, and for a CPU by g++ with tests/lab/nets/fused/emulate.h in front.
 
 #ifndef EMULATED
 typedef unsigned int u32;
@@ -37,7 +37,7 @@ __device__ __forceinline__ u32 packed(float low, float high) {
     return r;
 }
 
-// NaN stays NaN: a run that diverged shows it.
+// As `packed`, behind a relu.
 __device__ __forceinline__ u32 packed_relu(float low, float high) {
     u32 r;
     asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
@@ -609,13 +609,13 @@ __device__ __forceinline__ void take_beside(
 }
 
 // Σ g and Σ g · (below − mean) of a lane's channels.
-struct Plain {
-    float plain[B_NT][4], moment[B_NT][4];
+struct Sums {
+    float gradient[B_NT][4], moment[B_NT][4];
 };
 
 // The gradient of the maps at MT × 16 pixels.
 __device__ __forceinline__ void leave_gradient(
-    Plain &kept, const Beside &taken, const uint4 *grads, const uint4 *inputs, const uint4 *weights,
+    Sums &kept, const Beside &taken, const uint4 *grads, const uint4 *inputs, const uint4 *weights,
     const float *mean, uint2 *to, int row, int column, int pixels) {
     int lane = LANE;
     float sums[B_MT][B_NT][2][4];
@@ -643,7 +643,7 @@ __device__ __forceinline__ void leave_gradient(
                     v[i] += s[i];
 #endif
                     v[i] = open[i] <= 0.f ? 0.f : v[i];
-                    kept.plain[n][i] += v[i];
+                    kept.gradient[n][i] += v[i];
                     kept.moment[n][i] += v[i] * (b[i] - mean[quarter * 4 + i]);
                 }
                 to[pixel * (C / 4) + quarter] = pack_four(v);
@@ -682,7 +682,7 @@ __device__ __forceinline__ void finish_norm_gradient(
 // Adds the sums of all warps in one order and writes them; `tiles` are no longer needed.
 template <bool MAPS, bool WEIGHT_SUMS>
 __device__ __forceinline__ void leave_sums(
-    uint4 *tiles, Plain &plain, const float (&kept)[9][W_NT][2][4], float *partial, float *weight_sums, int run,
+    uint4 *tiles, Sums &added, const float (&kept)[9][W_NT][2][4], float *partial, float *weight_sums, int run,
     int piece, int part, int column, int warp, const float *table, const NormGradient &norm, int runs, int batch) {
     int lane = LANE;
     float *board = (float *)tiles;  // [SPLIT, 9, C, C]
@@ -710,13 +710,13 @@ __device__ __forceinline__ void leave_sums(
         for (int i = 0; i < 4; i++) {
 #pragma unroll
             for (int mask = 4; mask < 32; mask *= 2) {
-                plain.plain[n][i] += exchanged(plain.plain[n][i], mask);
-                plain.moment[n][i] += exchanged(plain.moment[n][i], mask);
+                added.gradient[n][i] += exchanged(added.gradient[n][i], mask);
+                added.moment[n][i] += exchanged(added.moment[n][i], mask);
             }
             if (lane < 4) {
                 int channel = (column + n) * 16 + lane % 4 * 4 + i;
-                board[((warp / B_ACROSS) * 2) * C + channel] = plain.plain[n][i];
-                board[((warp / B_ACROSS) * 2 + 1) * C + channel] = plain.moment[n][i];
+                board[((warp / B_ACROSS) * 2) * C + channel] = added.gradient[n][i];
+                board[((warp / B_ACROSS) * 2 + 1) * C + channel] = added.moment[n][i];
             }
         }
     __syncthreads();
@@ -839,11 +839,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
     take_weights(packed_weights, weights, run);
     take_table(coefficient, through, 3, runs, run);
     take_table(coefficient + 3 * C, table, 3, runs, run);
-    Plain plain;
+    Sums added;
 #pragma unroll
     for (int n = 0; n < B_NT; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) plain.plain[n][i] = plain.moment[n][i] = 0.f;
+        for (int i = 0; i < 4; i++) added.gradient[n][i] = added.moment[n][i] = 0.f;
     float kept[9][W_NT][2][4];
 #pragma unroll
     for (int tap = 0; tap < 9; tap++)
@@ -854,7 +854,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
 
 #if ROLES
     __syncthreads();
-    if (makes) {
+    if (makes) {  // both roles meet at as many barriers: what counts is how many threads arrive
         maker.make(tiles, tiles + TILE, coefficient, start + 1 < stop);
         for (int image = start; image < stop; image++) {
             __syncthreads();
@@ -864,7 +864,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
         }
         __syncthreads();
         leave_sums<false, true>(
-            tiles, plain, kept, partial, weight_sums, run, piece, part, column, warp, table, norm, runs, batch);
+            tiles, added, kept, partial, weight_sums, run, piece, part, column, warp, table, norm, runs, batch);
         return;
     }
     for (int image = start; image < stop; image++) {
@@ -876,13 +876,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
             if (row + B_MT < B_EACH) take_beside(coming, below, shortcut, down + row + B_MT, column, PIXELS);
             else if (image + 1 < stop)
                 take_beside(coming, below + PIXELS * (C / 4), shortcut + PIXELS * (C / 4), down, column, PIXELS);
-            leave_gradient(plain, taken, own, own + TILE, packed_weights, mean, out, down + row, column, PIXELS);
+            leave_gradient(added, taken, own, own + TILE, packed_weights, mean, out, down + row, column, PIXELS);
         }
         below += PIXELS * (C / 4), shortcut += PIXELS * (C / 4), out += PIXELS * (C / 4);
     }
     __syncthreads();
     leave_sums<true, false>(
-            tiles, plain, kept, partial, weight_sums, run, piece, part, column, warp, table, norm, runs, batch);
+            tiles, added, kept, partial, weight_sums, run, piece, part, column, warp, table, norm, runs, batch);
 #else
     uint4 *grads = tiles, *inputs = tiles + TILE;
     for (int first = start; first < stop; first += I) {
@@ -927,14 +927,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
             if (pixel_of(row, 0) >= images * PIXELS) break;
             Beside taken;
             take_beside(taken, below, shortcut, row, column, images * PIXELS);
-            leave_gradient(plain, taken, grads, inputs, packed_weights, mean, out, row, column, images * PIXELS);
+            leave_gradient(added, taken, grads, inputs, packed_weights, mean, out, row, column, images * PIXELS);
         }
         below += I * PIXELS * (C / 4), shortcut += I * PIXELS * (C / 4), out += I * PIXELS * (C / 4);
         add_weight_gradients(kept, grads, inputs, piece, part);
     }
     __syncthreads();
     leave_sums<true, true>(
-            tiles, plain, kept, partial, weight_sums, run, piece, part, column, warp, table, norm, runs, batch);
+            tiles, added, kept, partial, weight_sums, run, piece, part, column, warp, table, norm, runs, batch);
 #endif
 }
 #endif

@@ -22,6 +22,7 @@ SOURCE = Path(__file__).with_name("stage.cu")
 SIDES = {16: 32, 32: 16, 64: 8}  # channels → side of the maps that fit
 SUMS = 9
 _MOST_PACKED = 16  # convolutions that a kernel packs, as in stage.cu
+_RING = 4  # pieces of a map that are under way to each of these threads, as in stage.cu
 _START = 4  # what a block takes besides its images, in images
 enabled = True  # benchmarks and tests turn these kernels off, to see what they are worth
 
@@ -78,7 +79,7 @@ class Shape:
         """Shared memory of a block in the backward pass; at its end it holds the sums [parts, 9, C, C]."""
         tiles, staged, parts = 2, self._units, 1
         if self.channels < 64:  # half of the warps make the tiles of the image to come, from pieces under way
-            tiles, staged = 4, min(self._units, 4 * 16 * self.warps)
+            tiles, staged = 4, min(self._units, _RING * 32 * self.warps // 2)
             parts = self.warps // 2 // (self.channels // 16) ** 2
         work = 16 * (tiles * self._tile + self.weights + 3 * staged) + 4 * 6 * self.channels
         return max(work, 4 * parts * SUMS * self.channels**2)
@@ -240,6 +241,7 @@ def forward(
     With `norm` the output is raw, the running statistics are moved, and the table of the batch's statistics is
     returned, as by `launch.finish_forward`. With `table` it is behind the norm of this table.
     """
+    assert (norm is None) != (table is None)
     runs, batch, _, _, channels = x.shape
     shape = forward_shape(channels, runs * batch)
     chunks, each = shape.chunks(runs, batch)
@@ -252,7 +254,7 @@ def forward(
     border = 0 if shortcut is None else (channels - shortcut.shape[4]) // 2
     leave = 0 if table is None else 1 if shortcut is None else 2
     kernel = _on(x, shape, _forward_words(entry is not None, leave, border))
-    momentum, eps = (norm.momentum, norm.eps) if norm else (0.0, 0.0)
+    momentum, eps = (float(norm.momentum), float(norm.eps)) if norm else (0.0, 0.0)
     kernel(
         (chunks, runs), x, entry, weights, out, partial, table, shortcut, finish, momentum, eps, runs, batch, each,
     )  # fmt: skip
