@@ -174,6 +174,17 @@ def test_a_folder_that_is_moved_ends_the_record_in_one_sentence(tmp_path: Path) 
     with pytest.raises(RuntimeError, match="moved or deleted"):
         epoch_of(ages, recorder, 1)
     assert [folder.name for folder in tmp_path.iterdir()] == ["moved"]
+    aol.Recorder(tmp_path / "moved", ages, resume=True).close()
+
+
+def test_a_moved_folder_hides_no_error_of_the_loop(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    with pytest.raises(KeyError, match="own"), aol.Recorder(tmp_path / "run", ages) as recorder:
+        epoch_of(ages, recorder, 0)
+        (tmp_path / "run").rename(tmp_path / "moved")
+        raise KeyError("own")
+    assert [folder.name for folder in tmp_path.iterdir()] == ["moved"]
+    aol.Recorder(tmp_path / "moved", ages, resume=True).close()
 
 
 def test_advance_comes_once_after_that_of_the_ages_and_never_after_close(tmp_path: Path) -> None:

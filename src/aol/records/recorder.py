@@ -8,10 +8,10 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ MOST_TESTED = 200  # test samples that are wrong of which a picture or text is k
 _COLUMNS = ("id", "method", "seed", "epoch", "class", "name", "count")  # of the tables of epochs and classes
 
 
-class Recorder(AbstractContextManager["Recorder"]):
+class Recorder:
     """Records a training loop of your own, epoch by epoch, for `aol show`, `aol report` and `aol.load_runs`.
 
     Call `observe` beside `ages.observe` with the logits, `advance` once an epoch, right after `ages.advance()`, and
@@ -224,11 +224,11 @@ class Recorder(AbstractContextManager["Recorder"]):
         margins), `test_accuracy`, `test_loss`, `test_margin`.
         """
         ages, record = self.ages, self._record
+        self._check_place()
         if self._closed:
             raise ValueError("advance() of a recorder that was closed: make another with resume=True to go on.")
         if ages.epoch == self._at:
             raise ValueError("advance() of a recorder comes after ages.advance(), once an epoch: no epoch has passed.")
-        self._check_place()
         kept = record.first(int((record.epochs < ages.epoch).sum()))
         if len(kept.epochs) and kept.epochs[-1] + 1 != ages.epoch:
             gap = f"{self.folder} has a record up to epoch {kept.epochs[-1]}, and the ages are in epoch {ages.epoch}"
@@ -261,21 +261,30 @@ class Recorder(AbstractContextManager["Recorder"]):
                 samples.write_tested(self.folder / samples.TEST, answers, run=self._record.id)
             write_run(self.folder, self._record)  # last: whoever reads it finds the rest
 
+    def _in_place(self) -> bool:
+        return self.folder.exists() and os.path.samestat(self.folder.stat(), self._place)
+
     def _check_place(self) -> None:
-        if self._writes and not (self.folder.exists() and os.path.samestat(self.folder.stat(), self._place)):
+        if self._writes and not self._in_place():
             raise RuntimeError(f"{self.folder} was moved or deleted: make a recorder of the folder where it is now.")
 
     def close(self, *, finished: bool = True) -> None:
         """Mark the run as finished (else it can be resumed), keep what is shown of samples, and release the folder."""
         record = self._record
-        if self._writes and not self._closed and record.epochs[-1:].tolist() == [self.ages.epoch]:
-            self._check_place()
-            if self._at or not (self.folder / previews.FILE).exists():
-                self._write_previews()
-            if finished and not record.finished:
-                write_run(self.folder, replace(record, finished=True))
-        self._closed = True
-        self._held.close()
+        writes = self._writes and not self._closed and record.epochs[-1:].tolist() == [self.ages.epoch]
+        try:
+            if writes and (finished or self._in_place()):  # else an error may be on its way, which none must hide
+                self._check_place()
+                if self._at or not (self.folder / previews.FILE).exists():
+                    self._write_previews()
+                if finished and not record.finished:
+                    write_run(self.folder, replace(record, finished=True))
+        finally:
+            self._closed = True
+            self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(finished=kind is None)

@@ -9,10 +9,10 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from inspect import signature
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ Source: TypeAlias = tuple[Any, dict[str, Any]]
 Answer: TypeAlias = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
 
 
-class Watch(AbstractContextManager["Watch"]):
+class Watch:
     """Watches a training: evaluates both sets after an epoch, counts ages, and writes the record of `aol report`.
 
     Training does not notice: a pass is in evaluation mode without gradients, has loaders of its own, and leaves the
@@ -210,6 +210,9 @@ class Watch(AbstractContextManager["Watch"]):
         """Mark the record as finished, and release its folder."""
         with undisturbed(nn.Module()):  # previews are read now
             self.recorder.close(finished=finished)
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(finished=kind is None)
