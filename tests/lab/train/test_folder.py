@@ -78,19 +78,15 @@ def test_an_address_and_deletion_are_not_taken_from_a_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "given"),
+    "given",
     [
-        ("options", {"device": None}), ("options", {"together": 0}), ("options", {"together": "x"}),
-        ("options", {"workers": -1}), ("options", {"checkpoint_seconds": []}), ("options", {"data_dir": 5}),
-        ("options", {"workers": True}), ("options", {"checkpoint_seconds": float("nan")}),
-        ("options", {"stacking": "x"}),
-        ("choice", {"only": [5]}), ("choice", {"seeds": [1]}), ("choice", {"set": "x"}),
+        {"device": None}, {"together": 0}, {"workers": -1}, {"only": [5]}, {"seeds": [1]}, {"workers": True},
+        {"checkpoint_seconds": float("nan")}, {"stacking": "x"},
     ],
 )  # fmt: skip
-def test_a_value_of_a_request_that_no_flag_can_have_is_named(part: str, given: dict[str, object]) -> None:
+def test_a_value_of_a_request_that_no_flag_can_have_is_named(given: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=rf"request\.json: {min(given)} cannot be"):
-        add_noted(Namespace(), {part: given}, part)
-    add_noted(Namespace(), {part: [1]}, part)
+        add_noted(Namespace(), {"options": given})
 
 
 SETTINGS = Settings(epochs=4, eval_every=2)
