@@ -793,6 +793,11 @@ def test_wrong_labels_and_unknown_arguments_are_named() -> None:
 
 
 def test_a_printed_loss_says_its_classes_and_settings() -> None:
-    assert "num_classes=10" in repr(aol.LogitAdjustedLoss(10, memory=500))
-    assert "memory=500" in repr(aol.LogitAdjustedLoss(10, memory=500))
-    assert "every=60" in repr(aol.AgeWeightedLoss(3))
+    more = "ignore_index=-100, label_smoothing=0.0, reduction='mean')"
+    counted = aol.LogitAdjustedLoss(10, memory=500)
+    assert repr(counted) == f"LogitAdjustedLoss(num_classes=10, tau=1.0, memory=500, {more}"
+    assert repr(aol.MarginLoss(2)) == f"MarginLoss(num_classes=2, every=10, tau=1.0, {more}"
+    own = "num_classes=3, rho=0.5, threshold='median', every=60"
+    assert repr(aol.AgeWeightedLoss(3)) == f"AgeWeightedLoss({own}, {more}"
+    ages = aol.SampleAges([0, 1])
+    assert repr(aol.AgeWeightedLoss(ages=ages)) == f"AgeWeightedLoss(num_classes=2, ages={ages!r}, {more}"

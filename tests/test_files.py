@@ -64,6 +64,19 @@ def test_what_a_file_holds_already_is_not_written_again(tmp_path: Path) -> None:
     assert path.read_bytes() == b"two"
 
 
+def test_a_file_that_may_not_be_read_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"one")
+
+    def refused(_: Path) -> bytes:
+        raise PermissionError("not yours")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", refused)
+        with pytest.raises(PermissionError, match="not yours"):
+            write_if_changed(tmp_path / "file", b"two")
+    assert (tmp_path / "file").read_bytes() == b"one"
+
+
 def test_a_folder_has_one_writer(tmp_path: Path) -> None:
     with locked(tmp_path), pytest.raises(FolderInUseError, match="in use by another aol process"), locked(tmp_path):
         pass

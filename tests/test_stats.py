@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def test_with_both_sides_chosen_the_interval_covers_at_least_at_its_nominal_rate
         ours, theirs = (side[np.arange(seeds), choose_leaving_one_out(side)] for side in sides)
         mean, spread = float((ours - theirs).mean()), float((ours - theirs).std(ddof=1))
         for chosen in hits:
-            ends = Gain(mean, seeds, spread, chosen).interval
+            ends = Gain(mean, seeds, spread, chosen=chosen).interval
             assert ends is not None
             hits[chosen] += ends[0] <= 0.0 <= ends[1]
     assert hits[2] / TIMES >= 0.95 - 0.010
@@ -97,7 +98,7 @@ def test_corrected_p_values_reject_what_the_steps_reject() -> None:
 
 @pytest.mark.parametrize("chosen", [0, 1, 2])
 def test_the_seeds_that_are_needed_are_the_fewest_with_eighty_percent_power(chosen: int) -> None:
-    gain = Gain(0.012, 4, 0.007, chosen)
+    gain = Gain(0.012, 4, 0.007, chosen=chosen)
     needed, rng = gain.seeds_needed(), np.random.default_rng(0)
     assert needed is not None
     power = []
@@ -127,7 +128,7 @@ def test_one_seed_is_no_evidence_and_equal_differences_leave_only_their_sign(val
     assert not gain.spread
 
 
-@pytest.mark.parametrize("wrong", [[], [math.nan], [0.1, math.inf]])
-def test_differences_that_are_no_numbers_are_refused(wrong: list[float]) -> None:
+@pytest.mark.parametrize("wrong", [[], [math.nan], [0.1, math.inf], [[1, 2], [3, 4]], 0.5])
+def test_differences_that_are_no_numbers_are_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="differences must be one or more finite numbers"):
         paired_gain(wrong)

@@ -64,8 +64,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def write_if_changed(path: Path, content: bytes) -> None:
     """Write a small file unless it already has this content."""
-    with contextlib.suppress(OSError):  # there is none, or no file
-        if read_regular(path, len(content)) == content:
+    with contextlib.suppress(FileNotFoundError):
+        if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
             return
     write_atomically(path, content)
 

@@ -118,7 +118,7 @@ class ClassAges(ClassCounts):
         runs, shape = len(self._rho), (len(self._rho), self.num_classes)
         rules: Any = threshold if isinstance(threshold, list | tuple) and not self._single else [threshold] * runs
         if len(rules) != runs:
-            raise ValueError(f"threshold must be one rule, or {runs}, one per run, not {len(rules)} rules.")
+            raise ValueError(f"threshold must be one rule, or a list of {runs}, one per run, not {len(rules)} rules.")
         self._rules = [_checked_rule(rule) for rule in rules]
         self._add("_age", shape, 1, torch.int32)
         self._add("_ema", shape, 1, torch.float32)

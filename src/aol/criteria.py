@@ -217,6 +217,8 @@ class KeepsTypes(nn.Module):
 class _Criterion(KeepsTypes):
     """What the losses share: arguments of cross-entropy, and buffers that follow the logits."""
 
+    _settings: tuple[str, ...] = ()  # further ones, that are printed
+
     def __init__(
         self,
         num_classes: int,
@@ -239,8 +241,8 @@ class _Criterion(KeepsTypes):
 
     def extra_repr(self) -> str:
         """Return the settings, for `print(criterion)`."""
-        settings = {name: value for name, value in vars(self).items() if not name.startswith(("_", "training"))}
-        return ", ".join(f"{name}={value!r}" for name, value in settings.items())
+        names = ("num_classes", *self._settings, "ignore_index", "label_smoothing", "reduction")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
     def _add(self, **buffers: Tensor) -> None:
         for name, value in buffers.items():
@@ -261,8 +263,9 @@ class _Criterion(KeepsTypes):
         wanted = shape if target.is_floating_point() else shape[:place] + shape[place + 1 :]
         if place < 0 or shape[place] != self.num_classes or target.shape != wanted:
             raise ValueError(
-                f"logits must be [B, C, ...] with C = {self.num_classes} (num_classes), and target indices [B, ...] "
-                f"or floating soft targets [B, C, ...], not {list(shape)} and {list(target.shape)} of {target.dtype}."
+                f"logits must be [B, C, ...] with C = {self.num_classes} (num_classes), and target indices [B, ...] or "
+                "floating-point soft targets [B, C, ...], "
+                f"not {list(shape)} and {list(target.shape)} of {target.dtype}."
             )
         if target.device.type == "cpu" and not (target.is_floating_point() or torch.compiler.is_compiling()):
             label = target[target != self.ignore_index]
@@ -318,6 +321,7 @@ class LogitAdjustedLoss(_Adjusted):
     """
 
     counts: Tensor
+    _settings = ("tau", "memory")
 
     def __init__(
         self,
@@ -379,6 +383,7 @@ class MarginLoss(_Adjusted):
     state: Tensor
     sums: Tensor
     calls: Tensor
+    _settings = ("every", "tau")
 
     def __init__(self, num_classes: int, *, every: int = 10, tau: float = 1.0, **cross_entropy: Any) -> None:
         super().__init__(num_classes, tau, **cross_entropy)
@@ -433,6 +438,7 @@ class AgeWeightedLoss(_Criterion):
     counts: Tensor
     age: Tensor
     ema: Tensor
+    _settings: tuple[str, ...] = ("rho", "threshold", "every")
 
     def __init__(
         self,
@@ -450,6 +456,7 @@ class AgeWeightedLoss(_Criterion):
         self.__dict__["ages"] = ages  # not a sub-module: a watch saves and moves it
         if ages is not None:
             _require(ages.class_weight.dim() == 1, "ages must have one rho", ages)
+            self._settings = ("ages",)
             return
         _require(_within(0, rho, 1), "rho must be a number from 0 to 1", rho)
         good = threshold in ("median", "positive-median") if isinstance(threshold, str) else _within(0, threshold, 1)

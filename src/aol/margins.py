@@ -85,7 +85,7 @@ class Margins(State):
         runs = max(rate.numel() for rate in (speed, smooth, strength))
         vectors = [rate for rate in (speed, smooth, strength) if rate.dim()]
         if any(len(rate) != runs for rate in vectors):
-            raise ValueError(f"gain, rho and tau must be one number, or {runs}, one per run.")
+            raise ValueError(f"gain, rho and tau must be one number, or a list of {runs}, one per run.")
         super().__init__(smooth.expand(runs), device, torch.float64, single=not vectors)
         size = self.num_classes = _check.whole("num_classes", num_classes, 1, _MOST_CLASSES)
         self.signal, self._strong = _check.choice("signal", signal, SIGNALS), bool((strength != 1).any())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.special import nctdtr, stdtr, stdtrit  # Student's t; importing scipy.stats takes a second
@@ -43,7 +43,7 @@ class Gain:
     mean: float
     seeds: int
     spread: float | None  # the standard deviation of the differences; None of one
-    chosen: int = 0  # on how many sides of the comparison a setting was chosen
+    chosen: int = field(default=0, kw_only=True)  # on how many sides of the comparison a setting was chosen
 
     @property
     def error(self) -> float | None:
@@ -103,12 +103,12 @@ def paired_gain(differences: Sequence[float], *, chosen: int = 0) -> Gain:
     ([-0.0048, 0.0448], 0.0742)
     """
     values = np.asarray(differences, dtype=np.float64)
-    if values.size == 0 or not bool(np.isfinite(values).all()):
-        raise ValueError(f"differences must be one or more finite numbers, not {list(differences)!r}.")
+    if values.ndim != 1 or values.size == 0 or not bool(np.isfinite(values).all()):
+        raise ValueError(f"differences must be one or more finite numbers, not {differences!r}.")
     mean, spread = float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else None
     if spread is not None and spread <= 1e-12:  # rounding errors of equal numbers
         mean, spread = mean if abs(mean) > 1e-12 else 0.0, 0.0
-    return Gain(mean, values.size, spread, chosen)
+    return Gain(mean, values.size, spread, chosen=chosen)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -52,7 +52,7 @@ def per_run(
     """Return a setting between two bounds, `float64 []`, or as a column `[R, 1]` to go with `value [R, C]`."""
     rate = _check.rates(name, setting, low, high, open_above=open_above).to(value.device)
     if value.dim() > 1 and rate.numel() not in (1, value.shape[-2]):
-        raise ValueError(f"{name} must be one number, or {value.shape[-2]}, one per run, not {rate.numel()}.")
+        raise ValueError(f"{name} must be one number, or a list of {value.shape[-2]}, one per run, not {rate.numel()}.")
     return rate[:, None] if rate.dim() else rate
 
 

@@ -179,9 +179,10 @@ def test_a_folder_that_is_moved_ends_the_record_in_one_sentence(tmp_path: Path) 
 
 def test_a_moved_folder_hides_no_error_of_the_loop(tmp_path: Path) -> None:
     ages = aol.SampleAges(LABELS, num_classes=4)
-    with pytest.raises(KeyError, match="own"), aol.Recorder(tmp_path / "run", ages) as recorder:
-        epoch_of(ages, recorder, 0)
-        (tmp_path / "run").rename(tmp_path / "moved")
+    recorder = aol.Recorder(tmp_path / "run", ages)
+    epoch_of(ages, recorder, 0)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    with pytest.raises(KeyError, match="own"), recorder:
         raise KeyError("own")
     assert [folder.name for folder in tmp_path.iterdir()] == ["moved"]
     aol.Recorder(tmp_path / "moved", ages, resume=True).close()

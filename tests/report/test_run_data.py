@@ -174,6 +174,16 @@ def test_answers_to_test_samples_of_other_classes_are_named(wrong: list[float], 
         load(tmp_path)
 
 
+def test_an_answer_to_a_test_sample_of_unknown_label_is_unknown(tmp_path: Path) -> None:
+    write_run(tmp_path, make_data(names=["a", "b"], counts=[5, 5]).run)
+    answers = torch.tensor([[0, 1, 0.1, 0.9], [np.nan, 1, 0.5, 0.5]])
+    write_tested(tmp_path / "test.safetensors", answers, run="id0")
+    (data,) = load(tmp_path)
+    assert data.tested is not None
+    assert data.tested.prediction.tolist() == [1, -1]
+    assert payload([data])
+
+
 def test_pictures_and_texts_are_those_that_the_folder_keeps_and_the_data_are_not_needed(tmp_path: Path) -> None:
     write_data(tmp_path, make_data())
     (bare,) = load(tmp_path)

@@ -18,8 +18,12 @@ class WatchCallback(Watching, Callback):
 
     Args:
         folder: of the record; a second run goes to `folder-2`, one from a checkpoint goes on.
-        train_set, test_set, every, ages, record: as of `aol.Watch`; `every` counts epochs.
+        train_set: the training set without augmentation, or a `DataLoader` of it, as of `aol.Watch`.
+        test_set: test or validation samples, or None.
+        every: epochs between two passes.
+        ages: of `train_set`, for another `rho` or `level`; by default `SampleAges(labels)`.
         answer: function of the module and a batch on its device that returns logits and labels.
+        record: all else that `aol.Recorder` takes, such as `classes`, `seed` and `settings`.
 
     `callback.ages.weight(index)` and `aol.AgeWeightedLoss(ages=callback.ages)` weight your own loss. `age_mean` and
     `age_oldest_class` are logged after a pass. A pass runs in the Trainer's precision with `trainer.validating` true,

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from aol._need import explaining
+from aol.ages import SampleAges
 from aol.plugins._watching import Watching
 from aol.records.datasets import previews_of
+from aol.records.watch import Answer, answer_of
 
 with explaining("aol.plugins.transformers", "transformers"):
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -68,21 +70,33 @@ class WatchCallback(Watching, TrainerCallback):
         folder: of the record; a second run goes to `folder-2`, one from a checkpoint goes on.
         train_set: the training set without augmentation; by default that of the Trainer.
         test_set: test or validation samples; by default the evaluation set of the Trainer.
-        more: `every` (in epochs), `ages`, `answer` and all else that `aol.Watch` takes.
+        every: epochs between two passes.
+        ages: of `train_set`, for another `rho` or `level`; by default `SampleAges(labels)`.
+        answer: function of the model and a batch that returns logits and labels.
+        record: all else that `aol.Recorder` takes, such as `classes`, `seed` and `settings`.
 
     `age_mean` and `age_oldest_class` are logged after a pass. A pass comes before the Trainer evaluates and saves.
     """
 
     def __init__(
-        self, trainer: Trainer, folder: str | os.PathLike[str], train_set: Any = None, test_set: Any = None, **more: Any
+        self,
+        trainer: Trainer,
+        folder: str | os.PathLike[str],
+        train_set: Any = None,
+        test_set: Any = None,
+        *,
+        every: int = 1,
+        ages: SampleAges | None = None,
+        answer: Answer = answer_of,
+        **record: Any,
     ) -> None:
         train_set = trainer.train_dataset if train_set is None else train_set
         if test_set is None and not isinstance(trainer.eval_dataset, dict):
             test_set = trainer.eval_dataset
-        if not {"images", "describe"} & more.keys():
-            more |= previews_of(train_set)  # before the Trainer removes the columns that only people read
+        if not {"images", "describe"} & record.keys():
+            record |= previews_of(train_set)  # before the Trainer removes the columns that only people read
         loaders = [None if data is None else trainer.get_eval_dataloader(data) for data in (train_set, test_set)]
-        super().__init__(folder, *loaders, **more)
+        super().__init__(folder, *loaders, every=every, ages=ages, answer=answer, **record)
         self._trainer, self._first = trainer, copy.deepcopy(self.state_dict())
         trainer.add_callback(self)
 

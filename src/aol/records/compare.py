@@ -170,7 +170,10 @@ class Methods:
         if self.balanced:
             text += " The test set is balanced: accuracy is balanced accuracy."
         if any("worst_class" in row.measures and row.seeds > 1 for row in self.rows):
-            text += " The worst class is that of each run, then averaged; worst classes by name have the lowest means."
+            text += (
+                " Worst class is the mean, over runs, of each run's lowest class accuracy; "
+                "the classes named above have the lowest mean accuracy."
+            )
         if any("tail_accuracy" in row.measures for row in self.rows):
             text += " Head, middle and tail are thirds of the classes by training samples."
         return text

@@ -131,6 +131,8 @@ class Recorder:
             if hasattr(given, "__len__") and len(given) != ages.num_samples:
                 raise ValueError(f"{what} must be {ages.num_samples}, one a sample, not {len(given)}.")
         paths = None if names is None else [os.fsdecode(name) for name in _check.listed("names", names)]
+        if paths is not None:
+            samples.encoded_names(paths)  # refused here, they leave no folder behind
         self._image, self._text = _reader("images", images), _reader("describe", describe)
         self._test_image = _reader("test_images", test_images)
         self._test_text = _reader("test_describe", test_describe)

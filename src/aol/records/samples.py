@@ -43,15 +43,21 @@ def _checksum(tensors: Mapping[str, npt.NDArray[Any]], absent: str | None) -> in
     return value
 
 
+def encoded_names(names: Sequence[str | int]) -> bytes:
+    """Return names as JSON, which can be read back; a path that is not UTF-8 is read back as it was."""
+    content = json.dumps(names, indent=1, ensure_ascii=False).encode(errors="backslashreplace")
+    if len(content) > (room := _room(len(names))):
+        size = f"{len(names)} of them take {len(content):,} bytes; at most {room:,}"
+        raise ValueError(f"names must be shorter: {size}.")
+    return content
+
+
 def write_names(folder: Path, names: Sequence[str | int] | None) -> None:
     """Write what the samples of one run are called; None: they go by their numbers."""
     if names is None:
         (folder / IDS).unlink(missing_ok=True)  # of a run before
-    else:  # a path that is not UTF-8 is read back as it was
-        content = json.dumps(names, indent=1, ensure_ascii=False).encode(errors="backslashreplace")
-        if len(content) > _room(len(names)):
-            raise ValueError(f"names must be shorter: {len(names)} of them take {len(content):,} bytes.")
-        write_if_changed(folder / IDS, content)
+    else:
+        write_if_changed(folder / IDS, encoded_names(names))
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,12 @@ def suspicion(label: Ints, wrong: Shorts, seen: Shorts, mean_margin: Reals, accu
         b_c = \max(\mu_c, \tfrac14 \mu_c), \quad \mu_c = \operatorname{median}_{j \in c} m_j
 
     p is the probability of the label and q that of the best other class in epoch e, \(a_e\) the share of right answers.
-    The margin m, `mean_margin`, counts most the epochs in which the classes are learnt and wrong labels are not yet
-    learnt by heart. The base b of its class is taken from it, so that a class that is hard, or rare and learnt late, is
-    not suspected as a whole. A label is likely wrong where s is above the share of labels that these epochs had wrong,
-    `1 - accuracy`: a weak network must be surer. The score keeps the order of s, with one half at that bound. Where
-    probabilities were not kept, m is the share of wrong minus that of right answers. A sample never seen gets 0.
+    The margin m, `mean_margin`, gives most weight to the epochs in which the network has learnt the classes, but has
+    not yet memorised wrong labels. Subtracting b, the base of the class, keeps hard classes, and rare ones that are
+    learnt late, from being suspected as a whole. A label is likely wrong where s is above `1 - accuracy`, the share of
+    wrong answers in these epochs: a weak network must be surer. The score orders samples as s does, and is one half at
+    that bound. Where probabilities were not kept, m is the share of wrong answers minus that of right ones. A sample
+    that was never seen gets 0.
 
     >>> four = np.full(4, 4, np.int32)
     >>> margin = np.array([-0.8, -0.8, -0.8, 0.6], np.float32)
@@ -45,10 +46,10 @@ def suspicion(label: Ints, wrong: Shorts, seen: Shorts, mean_margin: Reals, accu
 def competent_classes(
     label: Ints, prediction: Shorts, wrong: Shorts, seen: Shorts, test_accuracy: Floats | None = None
 ) -> Masks:
-    """Return the classes on which the model can be trusted, `bool [C]`: it doubts no label of the others.
+    """Return the classes on which the model can be trusted, `bool [C]`; labels of other classes are not doubted.
 
-    A class was right in at least a quarter of the epochs; at least a quarter of the last answers to its samples were
-    right, and of the last answers that named it; and on test, where that was read, at least a quarter.
+    At least a quarter must be right of each of these: the answers of all epochs to samples of the class, the last
+    answers to them, the last answers that name the class, and the answers on test, where those were read.
 
     >>> label, prediction = np.array([0, 0, 1, 1]), np.array([0, 0, 0, 0], np.int32)
     >>> wrong, seen = np.array([1, 0, 1, 4], np.int32), np.full(4, 4, np.int32)

@@ -1,4 +1,4 @@
-"""The page: one HTML file. Its Content-Security-Policy forbids every request, and all scripts but two by hash."""
+"""The page: one HTML file. Its Content-Security-Policy forbids all requests; two scripts are allowed, by hash."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def answers_on_test(folder: Path, run: Run) -> AnswersOnTest | None:
     label, prediction = named.clip(-1, len(run.classes)).astype(np.int64)
     if named.max(initial=0) >= len(run.classes) or named.min(initial=0) < -1:
         raise DamagedRunError(f"{folder / TEST}: it has other classes than the {len(run.classes)} of the run.")
-    columns = (label, prediction.astype(np.int32), answers[:, 2], answers[:, 3])
+    columns = (label, np.where(label < 0, -1, prediction).astype(np.int32), answers[:, 2], answers[:, 3])
     return AnswersOnTest(*columns, read_previews(folder, TEST_PREVIEWS), surest_mistakes(answers))
 
 

@@ -75,7 +75,11 @@ def test_nobodys_own_style_is_touched() -> None:
     assert dict(matplotlib.rcParams) == before
 
 
-def test_a_wrong_place_is_said_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrong", [("jpg",), (), ("png", "PNG")])
+def test_wrong_formats_and_places_are_said_so(wrong: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="formats must be some of png, pdf, svg"):
+        draw(frame(make_data()), tmp_path / "x", wrong)
+    assert not (tmp_path / "x").exists()
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         draw(frame(make_data()), tmp_path / "file", ("png",))

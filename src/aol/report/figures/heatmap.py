@@ -65,6 +65,9 @@ def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] 
     >>> draw(frame_of([]), "figures")
     []
     """
+    wrong = [kind for kind in formats if kind not in style.FORMATS]
+    if wrong or not formats:
+        raise ValueError(f"formats must be some of {', '.join(style.FORMATS)}, not {wrong[0] if wrong else 'none'!r}.")
     methods = by_method(runs)
     names = unlike((f"heatmap-{file_name(name) or 'run'}" for name in methods), "-{}")
     written = []

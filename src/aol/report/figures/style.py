@@ -63,14 +63,14 @@ def panels(
 
 
 def rendered(figure: Figure, kind: str, *, text: bool = False) -> bytes:
-    """Return a figure as bytes, always the same ones; `text` keeps that of an SVG, shown in the reader's own font."""
+    """Return a figure as bytes, the same in each call. With `text`, an SVG has text in place of shapes of letters."""
     left_out = {"png": ["Software"], "pdf": ["CreationDate", "Producer", "Creator"], "svg": ["Date"]}[kind]
     buffer, rules = io.BytesIO(), _rules() | ({"svg.fonttype": "none"} if text else {})
     with matplotlib().rc_context(rules), warnings.catch_warnings():
         # A name in a script that no font here has is drawn as boxes; a warning a letter would not help.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(buffer, format=kind, metadata=dict.fromkeys(left_out))
-    if text:  # names no font that only this machine has
+    if text:  # a font that is not on this machine alone
         return re.sub(rb"font-family: [^;\"]*", b"font-family: 'DejaVu Sans', Verdana, sans-serif", buffer.getvalue())
     return buffer.getvalue()
 
