@@ -87,7 +87,7 @@ def test_the_classes_that_accuracy_hides_have_a_table_and_are_in_the_json(
     lines = [line.split() for line in out.replace("│", " ").replace("┃", " ").splitlines()]
     assert ["method", "worst", "class", "head", "middle", "tail"] in lines  # accuracy and its mean by class agree
     assert ["none", "25.00", "80.00", "50.00", "25.00"] in lines
-    assert "worst class is that of each run" in " ".join(out.split())
+    assert "mean, over runs, of each run's lowest class accuracy" in " ".join(out.split())
     for run in json.loads(shown(capsys, tmp_path, "--json")[1], parse_constant=pytest.fail)["runs"]:
         worst = (0.2, 0.3)[run["config"]["seed"]]
         assert run["worst_class"] == pytest.approx({"last": worst, "tail_mean": worst, "best": 0.5}, abs=1e-4)
