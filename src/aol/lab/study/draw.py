@@ -163,7 +163,7 @@ def draw(results: StudyResults) -> Figure:
 
 
 def _age_map(runs: Sequence[Run]) -> AgeMap:
-    """Return the ages and class sizes of runs that differ by their seeds only: means, NaN left out."""
+    """Return the mean ages of runs that differ by their seeds only, NaN left out, and the class sizes of the first."""
     first = runs[0]
     mean = nan_mean([run.over_time["age"].astype(np.float64) for run in runs])
     sizes = None if first.counts is None or is_stream(first) else np.asarray(first.counts)
